@@ -58,7 +58,8 @@ def connect(vllm, node):
     """A function that makes one side of a connector."""
     made = []
 
-    def connect(role="scheduler", rank=0, layers=("layer.0", "layer.1"), spec=None, hashed=BLOCK, device="cpu", **parallel):
+    def connect(role="scheduler", rank=0, layers=("layer.0", "layer.1"), spec=None, hashed=BLOCK, device="cpu", cache=None, media=None,
+                **parallel):
         parallel = {"world_size": 2, "rank": rank, "tensor_parallel_size": 2, "pipeline_parallel_size": 1,
                     "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, **parallel}
         transfer = types.SimpleNamespace(kv_connector_extra_config={"socket": str(node.socket)}, is_kv_consumer=True, is_kv_producer=True)
@@ -66,13 +67,14 @@ def connect(vllm, node):
             kv_transfer_config=transfer, parallel_config=types.SimpleNamespace(**parallel), speculative_config=None, kv_events_config=None,
             device_config=types.SimpleNamespace(device_type=device),
             model_config=types.SimpleNamespace(dtype="bfloat16", quantization=None, seed=0, model="a/model", revision=None,
-                                               hf_config=types.SimpleNamespace(to_json_string=str)),
-            cache_config=types.SimpleNamespace(cache_dtype="auto", prefix_caching_hash_algo="sha256"),
+                                               hf_config=types.SimpleNamespace(to_json_string=str),
+                                               multimodal_config=media and types.SimpleNamespace(mm_processor_kwargs=media)),
+            cache_config=types.SimpleNamespace(**{"cache_dtype": "auto", "prefix_caching_hash_algo": "sha256", **(cache or {})}),
             load_config=types.SimpleNamespace(load_format="auto"),
         )
         group = types.SimpleNamespace(layer_names=list(layers), kv_cache_spec=spec or Spec(), enable_kv_transfer=True)
-        cache = types.SimpleNamespace(num_blocks=64, kv_cache_groups=[group], kv_cache_layout="NHD", hash_block_size=hashed)
-        made.append(vllm.HinterlandConnector(config, role, cache))
+        layout = types.SimpleNamespace(num_blocks=64, kv_cache_groups=[group], kv_cache_layout="NHD", hash_block_size=hashed)
+        made.append(vllm.HinterlandConnector(config, role, layout))
         return made[-1]
 
     yield connect
@@ -95,12 +97,21 @@ def test_a_scheduler_looks_where_its_workers_store(connect):
     ({"prefill_context_parallel_size": 2}, "on several of its ranks"),
     # Blocks of groups that are hashed in smaller parts.
     ({"hashed": BLOCK // 2}, "a hash stands for 8 tokens"),
+    # Each engine has the scales of what it computed first.
+    ({"cache": {"cache_dtype": "fp8", "calculate_kv_scales": True}}, "scales of its own"),
 ])
 def test_an_engine_whose_ranks_or_hashes_are_not_understood_stands_aside(connect, caplog, choices, why):
     scheduler, worker = connect(**choices), connect("worker", 1, layers=("layer.2", "layer.3"), **choices)
     assert scheduler.planner is None and worker.copier is None and why in caplog.text
     request = types.SimpleNamespace(request_id="r", num_tokens=100, block_hashes=[], lora_request=None)
     assert scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+
+
+def test_engines_that_make_different_tokens_of_an_image_do_not_share(connect):
+    names = [namespaces(connect("worker", media=media)) for media in (None, {"num_crops": 4, "a": 1}, {"a": 1, "num_crops": 4}, {"num_crops": 16})]
+    assert names[1] == names[2] and len({name for (name,) in names}) == 3
+    # Without a type that is scaled, the switch does nothing.
+    assert namespaces(connect("worker", cache={"calculate_kv_scales": True})) == names[0]
 
 
 def test_a_worker_whose_layers_differ_in_size_stores_nothing_that_its_scheduler_would_not_find(connect, caplog):

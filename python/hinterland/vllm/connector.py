@@ -14,7 +14,7 @@ from .copy import Copier
 from .events import Record
 from .fingerprint import device, fingerprint
 from .link import Link
-from .paged import NotShareable, check_ranks, groups, shape, slices_of
+from .paged import NotShareable, check_ranks, check_scales, groups, shape, slices_of
 from .plan import Planner, Step
 from .settings import Settings
 
@@ -37,6 +37,7 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         parallel = vllm_config.parallel_config
         try:
             check_ranks(parallel)
+            check_scales(vllm_config.cache_config)
             self.groups = groups(kv_cache_config)
         except NotShareable as reason:
             logger.warning(STANDS_ASIDE, reason)

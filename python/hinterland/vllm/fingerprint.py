@@ -1,6 +1,7 @@
 """What engines must agree on before they read each other's blocks, as the text of a namespace."""
 
 import hashlib
+import json
 import os
 import pathlib
 import platform
@@ -37,6 +38,7 @@ def fingerprint(vllm_config, shape, namespace, rank):
         "load": (vllm_config.load_config.load_format, model.seed),
         "config": digest(model.hf_config.to_json_string()),
         "weights": weights(model),
+        "multimodal": multimodal(model),
         "speculative": speculative and (speculative.method, speculative.model, speculative.num_speculative_tokens),
         "hash": (algorithm, seed),
         "ranks": (
@@ -52,6 +54,13 @@ def fingerprint(vllm_config, shape, namespace, rank):
     # One folder has several names.
     name = pathlib.Path(model.model).resolve() if pathlib.Path(model.model).exists() else model.model
     return f"vLLM {name} {model.revision or ''}, rank {rank}; {words}"
+
+
+def multimodal(model):
+    """What the engine's own settings make of an image or a video; its hash, and so those of its blocks, is of the input alone."""
+    config = getattr(model, "multimodal_config", None)
+    settings = [getattr(config, name, None) for name in ("mm_processor_kwargs", "video_pruning_rate")]
+    return json.dumps(settings, sort_keys=True, default=repr) if any(settings) else None
 
 
 def device(kind):

@@ -9,6 +9,8 @@ import torch
 from .device import Device, DeviceSlice
 
 BLOCK_BYTES_MAX = 4 << 20
+# Types of keys and values that are stored as they were computed, without a scale.
+WHOLE = ("auto", "bfloat16", "float16", "half", "float32", "float")
 
 
 class NotShareable(Exception):
@@ -55,6 +57,12 @@ def groups(kv_cache_config):
     if hash_tokens not in (None, found[0].block_tokens):
         raise NotShareable(f"a hash stands for {hash_tokens} tokens, and a block for {found[0].block_tokens}")
     return found
+
+
+def check_scales(cache):
+    """NotShareable for engines that each find out by themselves by what they divide keys and values before they shorten them."""
+    if getattr(cache, "calculate_kv_scales", False) and str(cache.cache_dtype) not in WHOLE:
+        raise NotShareable("it finds scales of its own for its keys and values (calculate_kv_scales)")
 
 
 def check_ranks(parallel):
