@@ -440,13 +440,14 @@ static void *transfer_share(void *argument) {
 
 // Bytes a nanosecond of `bytes` bytes over `streams` streams, each with a thread at either end. With `uses`, every piece
 // of 256 KiB is checksummed and read once where it has been received: what must be done with bytes that nobody trusts.
+// Streams go round the memory, each from a place of its own: two at the same bytes would find them in the cache.
 static void stream(int streams, size_t bytes, int is_write, int uses) {
     struct share shares[STREAMS_MAX];
     pthread_t threads[STREAMS_MAX];
     if (streams > STREAMS_MAX) streams = STREAMS_MAX;
     for (int index = 0; index < streams; index++) {
         size_t part = bytes / streams;
-        shares[index] = (struct share){dial(), is_write, uses, index * part, part};
+        shares[index] = (struct share){dial(), is_write, uses, local_bytes / streams * index, part};
         if (shares[index].stream < 0) return refuse("connect");
     }
     double begin = now_ns();
