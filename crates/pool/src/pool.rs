@@ -12,12 +12,14 @@ use hinterland_fabric::adaptive::{Counts, Way};
 use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
     AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, Mending, NodeStatus, ObjectInfo,
-    PagesOn, Placement, RenameTarget, Reply, Request,
+    ObjectState, PagesOn, Placement, RenameTarget, Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
 use std::sync::Arc;
 
+/// `errno` of a right that is not given.
+const EACCES: i32 = 13;
 /// Entries of a listing that are asked for at once.
 const LIST_PAGE: u32 = 500;
 
@@ -163,10 +165,22 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is no such name or the rights are not given.
     pub fn open(&self, name: &ObjectName, rights: Rights) -> Result<Object, PoolError> {
-        match self.session.call(&Request::Open { name: name.clone(), rights })? {
-            Reply::Opened(opened) => Ok(Object::new(self.clone(), opened)),
-            other => Err(unexpected("Opened", &other)),
+        // Stores are made through files of memory, which the node gives to nobody who may not read them.
+        let is_blind = rights == Rights::WRITE;
+        let asked = if is_blind { Rights::READ | rights } else { rights };
+        let object = match self.session.call(&Request::Open { name: name.clone(), rights: asked })? {
+            Reply::Opened(opened) => Object::new(self.clone(), opened),
+            other => return Err(unexpected("Opened", &other)),
+        };
+        if !is_blind {
+            return Ok(object);
         }
+        if object.info().state == ObjectState::Sealed {
+            let text =
+                format!("{name} is sealed: it can be read and nothing else (hint: open it for reading)");
+            return Err(PoolError::Refused { code: EACCES, text });
+        }
+        object.diminish(rights, object.range())
     }
 
     /// Opens a sealed object for reading.

@@ -296,7 +296,11 @@ unsafe fn revoke_one(pool: *mut PoolHandle, name: &CStr, rights: u32, right: &[u
         assert_eq!(hl_handle_read(child, 4096, into, 8), 0, "{}", words());
         assert_eq!(found, right);
         if rights == HL_READ {
-            refused(hl_handle_open(pool, name.as_ptr(), HL_WRITE, &mut other), libc::EACCES, "sealed");
+            refused(
+                hl_handle_open(pool, name.as_ptr(), HL_WRITE, &mut other),
+                libc::EACCES,
+                "hint: open it for reading",
+            );
             let both = HL_READ | HL_WRITE;
             refused(hl_handle_open(pool, name.as_ptr(), both, &mut other), libc::EACCES, "with HL_READ");
         } else {
@@ -321,6 +325,39 @@ unsafe fn revoke_one(pool: *mut PoolHandle, name: &CStr, rights: u32, right: &[u
         assert_eq!(hl_handle_close(other), 0);
         assert_eq!(hl_handle_close(null_mut()), 0);
         refused(hl_handle_revoke(null_mut()), libc::EINVAL, "hl_handle_open");
+    }
+}
+
+#[test]
+fn a_handle_for_writing_alone_writes_and_does_not_read() {
+    let racks = Racks::start();
+    let opened = Opened::new(&racks, "a");
+    let pool = opened.0;
+    let (text, mut found) = (*b"12345678", [0xaa_u8; 8]);
+    let into = found.as_mut_ptr().cast::<c_void>();
+    for (name, rack) in [(c"write/near", c"a"), (c"write/far", c"b")] {
+        let [mut whole, mut part, mut other] = [null_mut(); 3];
+        let mut address = 0;
+        // SAFETY: every pointer is null or leads to what the function takes.
+        unsafe {
+            let made = hl_create_region(pool, name.as_ptr(), 8192, rack.as_ptr(), &mut address);
+            assert_eq!(made, 0, "{}", words());
+            assert_eq!(hl_handle_open(pool, name.as_ptr(), HL_WRITE, &mut whole), 0, "{}", words());
+            refused(hl_handle_read(whole, 0, into, 8), libc::EACCES, "r---");
+            refused(hl_handle_diminish(whole, HL_READ, 0, 8, &mut other), libc::EACCES, "r---");
+            assert_eq!(hl_handle_write(whole, 0, text.as_ptr().cast(), 8), 0, "{}", words());
+            assert_eq!(hl_handle_diminish(whole, HL_WRITE, 4096, 8, &mut part), 0, "{}", words());
+            refused(hl_handle_write(part, 0, text.as_ptr().cast(), 8), libc::EINVAL, "4096 to 4104");
+            assert_eq!(hl_handle_write(part, 4096, text.as_ptr().cast(), 8), 0, "{}", words());
+            assert_eq!(found, [0xaa; 8]);
+            for offset in [0, 4096] {
+                assert_eq!(hl_read(pool, address + offset, into, 8), 0, "{}", words());
+                assert_eq!(std::mem::replace(&mut found, [0xaa; 8]), text);
+            }
+            assert_eq!(hl_handle_revoke(whole), 0, "{}", words());
+            refused(hl_handle_write(part, 4096, text.as_ptr().cast(), 8), libc::EBADF, "revoked");
+            assert_eq!((hl_handle_close(part), hl_handle_close(whole)), (0, 0));
+        }
     }
 }
 
