@@ -3,7 +3,7 @@
 use crate::failure::{Failure, guarded};
 use crate::pool::PoolHandle;
 use crate::text::{buffer, buffer_mut, name, path, place, rack};
-use hinterland_pool::PutOptions;
+use hinterland_pool::{PoolError, PutOptions};
 use hinterland_proto::control::{ObjectInfo, ObjectState, Placement};
 use hinterland_types::{ByteRange, ObjectName};
 use std::ffi::{c_char, c_int, c_void};
@@ -195,8 +195,15 @@ unsafe fn put(
         let answer = progress.map_or(0, |progress| unsafe { progress(context, done, bytes.unwrap_or(0)) });
         given_up.set(answer != 0);
     };
-    handle.pool().put(&mut stoppable, name, &chosen, &mut report)?;
-    Ok(())
+    let put = handle.pool().put(&mut stoppable, name, &chosen, &mut report);
+    put.map(drop).map_err(|error| match error {
+        PoolError::Stream { .. } if given_up.get() => {
+            let text =
+                format!("`progress` has given up the put of {name} (hint: nothing is left; put it again)");
+            Failure::new(libc::ECANCELED, text)
+        }
+        other => other.into(),
+    })
 }
 
 /// A reader that fails once the program has given the put up.

@@ -385,7 +385,7 @@ fn a_put_that_is_given_up_leaves_nothing() {
     unsafe {
         let (pool, name) = (opened.0, c"half".as_ptr());
         let put = || hl_put_buffer(pool, name, bytes.as_ptr().cast(), bytes.len(), &options);
-        refused(put(), libc_errno::ECANCELED, "");
+        refused(put(), libc_errno::ECANCELED, "`progress` has given up");
         let mut object = ObjectRecord::default();
         refused(hl_stat(pool, name, &mut object), libc_errno::ENOENT, "half");
         assert_eq!(put(), 0, "{}", words());
