@@ -146,6 +146,10 @@ def test_what_cannot_be_is_told(place):
     (place / "file").write_text("")
     told = install(place, "--prefix", place / "file")
     assert told.returncode == 1 and "is not writable" in told.stderr and "sudo ./install --no-build" in told.stderr
+    for name in ["two words", "a&b", "a|b", "100%", "$HOME", "it's", "a\\b"]:
+        told = install(place, "--prefix", place / name)
+        assert told.returncode == 1 and "hint: choose a folder without blanks" in told.stderr, name
+        assert not (place / name).exists()
     told = install(place, "--prefixes", "/x")
     assert told.returncode == 2 and "--prefixes is no option" in told.stderr and "usage: ./install" in told.stderr
     told = install(place, "--prefix")
