@@ -669,6 +669,43 @@ def test_what_is_closed_says_so(hinterland, node):
             wrong()
 
 
+def test_a_closed_pool_keeps_no_lock_whatever_was_opened_through_it(hinterland, node):
+    with hinterland.Pool(node.socket) as other:
+        first = other.create_region("locked", 4096).address
+        pool = hinterland.Pool(node.socket)
+        opened = pool.open("locked", writable=True)
+        part = opened.diminish(0, 8)
+        pool.wlock(first)
+        pool.close()
+        with other.wlock(first):
+            pass
+        for wrong in (opened.read_at, part.read_at, part.revoke, opened.diminish, lambda: opened.write_at(0, b"x"),
+                      lambda: opened.read_into(bytearray(8))):
+            with pytest.raises(ConnectionError, match="this Pool is closed"):
+                wrong()
+
+
+def test_a_guard_outlives_its_pool_and_writes_what_it_has(hinterland, node):
+    with hinterland.Pool(node.socket) as other:
+        first = other.create_region("guarded", 4096).address
+        pool = hinterland.Pool(node.socket)
+        guard = pool.write_guard(first, 8)
+        guard.write(0, b"buffered")
+        pool.close()
+        with pytest.raises(TimeoutError):
+            other.wlock(first, 0.2)
+        guard.unlock()
+        with other.wlock(first):
+            assert other.read(first, 8) == b"buffered"
+
+
+def test_what_was_opened_keeps_a_pool_that_nobody_has(hinterland, node):
+    hinterland.Pool(node.socket).put("kept", b"bytes")
+    opened = hinterland.Pool(node.socket).open("kept")
+    gc.collect()
+    assert opened.read_at() == b"bytes" and opened.diminish(1, 2).read_at() == b"yt"
+
+
 def test_a_node_that_dies_is_an_error_and_no_hang(hinterland, node):
     with hinterland.Pool(node.socket) as pool:
         address = pool.alloc(64)

@@ -51,7 +51,8 @@ class Pool(_native.Pool):
     XDG_RUNTIME_DIR, else below /run.
 
     Any thread may use it. When it is closed, or the program ends in whatever way, the node takes back its locks,
-    allocations and unfinished puts; what is mapped stays mapped. A forked child opens a pool of its own.
+    allocations and unfinished puts; what is mapped stays mapped, and what was opened is of no more use. Guards that are held
+    keep all of it until they are unlocked. A forked child opens a pool of its own.
 
     Ctrl-C ends a call that waits for a node which does not answer, after a second, and the pool is closed by that:
     open another one. Only `map` waits on, since all that is mapped would be lost with it.

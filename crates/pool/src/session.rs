@@ -148,6 +148,11 @@ impl Session {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(Patience::new(every, then))
     }
 
+    /// Ends the session, whoever still has it: the node takes back what it was given, and every later call fails.
+    pub fn end(&self) {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).socket().shutdown();
+    }
+
     /// Asks, and waits for the answer; over the session's rings if it has some and the request may go over them.
     ///
     /// # Errors

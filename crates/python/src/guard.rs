@@ -4,6 +4,7 @@ use crate::buffer::Bytes;
 use crate::failure::{Failure, errno};
 use crate::number::{count, whole};
 use crate::own::Own;
+use crate::pool::Connected;
 use hinterland_pool::{NotUpgraded, ReadGuard, WriteGuard};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -14,11 +15,17 @@ use std::time::Duration;
 /// A lock on an address and the range that it covers; leaving its `with` block gives it back.
 #[pyclass(frozen, module = "hinterland")]
 pub(crate) struct Guard {
-    held: Own<RwLock<Option<Held>>>,
+    held: Own<Kept>,
     #[pyo3(get)]
     address: u64,
     #[pyo3(get)]
     nbytes: u64,
+}
+
+/// A lock and the session that has it, which a guard keeps also when the pool is closed: what it has buffered is yet to be written.
+struct Kept {
+    lock: RwLock<Option<Held>>,
+    _session: Arc<Connected>,
 }
 
 pub(crate) enum Held {
@@ -27,8 +34,9 @@ pub(crate) enum Held {
 }
 
 impl Guard {
-    pub(crate) fn new(held: Held, address: u64, nbytes: u64) -> Self {
-        Self { held: Own::new("guard", RwLock::new(Some(held))), address, nbytes }
+    pub(crate) fn new(held: Held, session: Arc<Connected>, address: u64, nbytes: u64) -> Self {
+        let kept = Kept { lock: RwLock::new(Some(held)), _session: session };
+        Self { held: Own::new("guard", kept), address, nbytes }
     }
 
     /// Uses the guard while other threads of the interpreter run.
@@ -39,7 +47,7 @@ impl Guard {
     ) -> PyResult<T> {
         let held = self.held.value()?;
         Ok(py.detach(move || {
-            let guard = held.read().unwrap_or_else(PoisonError::into_inner);
+            let guard = held.lock.read().unwrap_or_else(PoisonError::into_inner);
             call(guard.as_ref().ok_or_else(over)?)
         })?)
     }
@@ -140,7 +148,7 @@ impl Guard {
     fn upgrade(&self, py: Python<'_>, wait: f64) -> PyResult<()> {
         let (held, wait) = (self.held.value()?, seconds(wait)?);
         Ok(py.detach(move || {
-            let mut place = held.write().unwrap_or_else(PoisonError::into_inner);
+            let mut place = held.lock.write().unwrap_or_else(PoisonError::into_inner);
             match place.take().ok_or_else(over)? {
                 Held::Read(guard) => match guard.upgrade(wait) {
                     Ok(guard) => {
@@ -163,7 +171,11 @@ impl Guard {
     /// Writes what is buffered and gives the lock back. What was unlocked before stays so.
     fn unlock(&self, py: Python<'_>) -> PyResult<()> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        Ok(py.detach(move || give_back(&held))?)
+        Ok(py.detach(move || {
+            let given = give_back(&held);
+            drop(held);
+            given
+        })?)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -185,8 +197,8 @@ impl Guard {
 }
 
 /// Waits for who uses the guard just now, and unlocks it.
-fn give_back(held: &Arc<RwLock<Option<Held>>>) -> Result<(), Failure> {
-    held.write().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Held::unlock)
+fn give_back(kept: &Kept) -> Result<(), Failure> {
+    kept.lock.write().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Held::unlock)
 }
 
 /// A wait as Python gives it.

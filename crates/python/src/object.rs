@@ -4,16 +4,19 @@ use crate::buffer::Bytes;
 use crate::failure::Failure;
 use crate::number::{count, count_if_any};
 use crate::own::Own;
+use crate::pool::Connected;
 use hinterland_pool::Object as Opened;
 use hinterland_types::{ByteRange, Rights};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::sync::Arc;
 
 /// An open object or region.
 #[pyclass(frozen, module = "hinterland")]
 pub(crate) struct Object {
     opened: Own<Opened>,
+    pool: Arc<Own<Connected>>,
     #[pyo3(get)]
     name: String,
     #[pyo3(get)]
@@ -28,11 +31,21 @@ pub(crate) struct Object {
 
 impl Object {
     /// Takes an object that was just opened.
-    pub(crate) fn new(opened: Opened) -> Self {
+    pub(crate) fn new(opened: Opened, pool: Arc<Own<Connected>>) -> Self {
         let (name, range) = (opened.info().name.to_string(), opened.range());
         let (offset, nbytes) = (range.offset(), range.bytes());
         let (is_writable, is_local) = (opened.rights().allows(Rights::WRITE), opened.is_local());
-        Self { opened: Own::new("Object", opened), name, offset, nbytes, is_writable, is_local }
+        Self { opened: Own::new("Object", opened), pool, name, offset, nbytes, is_writable, is_local }
+    }
+
+    /// Runs a call while other threads of the interpreter run, unless the pool is closed; closed meanwhile, its session ends after it.
+    fn with<T: Send>(&self, py: Python<'_>, call: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
+        let connected = self.pool.value()?;
+        Ok(py.detach(move || {
+            let result = call();
+            drop(connected);
+            result
+        })?)
     }
 
     /// Which bytes are meant: by default all that it reaches, from `offset` on.
@@ -63,7 +76,7 @@ impl Object {
         Self::check(&opened, range.offset(), range.bytes())?;
         // No longer than the object, which fits the address space.
         PyBytes::new_with(py, range.bytes() as usize, |into| {
-            Ok(py.detach(|| opened.read_at(range.offset(), into).map_err(Failure::from))?)
+            self.with(py, || Ok(opened.read_at(range.offset(), into)?))
         })
     }
 
@@ -79,10 +92,10 @@ impl Object {
         let mut into = Bytes::writable(buffer)?;
         let offset = offset.unwrap_or(self.offset);
         Self::check(&opened, offset, into.len() as u64)?;
-        Ok(py.detach(|| {
+        self.with(py, || {
             let address = address_of(&opened, offset);
-            into.fill_from(address, |into| opened.read_at(offset, into)).map_err(Failure::from)
-        })?)
+            Ok(into.fill_from(address, |into| opened.read_at(offset, into))?)
+        })
     }
 
     /// Writes bytes at `offset` of a region.
@@ -96,7 +109,7 @@ impl Object {
         let from = Bytes::of(data)?;
         Self::check(&opened, offset, from.len() as u64)?;
         let from = from.apart_from(address_of(&opened, offset));
-        Ok(py.detach(|| opened.write_at(offset, &from).map_err(Failure::from))?)
+        self.with(py, || Ok(opened.write_at(offset, &from)?))
     }
 
     /// Makes a weaker handle of this one.
@@ -110,13 +123,14 @@ impl Object {
     ) -> PyResult<Self> {
         let (opened, range) = (self.opened.value()?, self.range(offset, bytes)?);
         let rights = if writable { Rights::READ | Rights::WRITE } else { Rights::READ };
-        Ok(Self::new(py.detach(|| opened.diminish(rights, range).map_err(Failure::from))?))
+        let weaker = self.with(py, || Ok(opened.diminish(rights, range)?))?;
+        Ok(Self::new(weaker, Arc::clone(&self.pool)))
     }
 
     /// Takes this handle back, and all that were made from it.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.opened.value()?;
-        Ok(py.detach(|| opened.revoke().map_err(Failure::from))?)
+        self.with(py, || Ok(opened.revoke()?))
     }
 
     /// Gives the object back.

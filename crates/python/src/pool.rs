@@ -19,7 +19,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Reads by address from this size on look whether they can be before memory is made for them, all of which the interpreter touches.
 const CHECKED_BYTES_MIN: usize = 1 << 20;
@@ -27,13 +27,21 @@ const CHECKED_BYTES_MIN: usize = 1 << 20;
 /// A connection to the pool; `python/hinterland` gives it its records.
 #[pyclass(frozen, subclass, module = "hinterland")]
 pub(crate) struct Pool {
-    connected: Own<Connected>,
+    /// Shared with what was opened through it, which is of no use once it is closed.
+    connected: Arc<Own<Connected>>,
 }
 
-struct Connected {
+/// A session, which ends with this, whatever still knows of it: that of a closed pool must keep no locks.
+pub(crate) struct Connected {
     client: Client,
     /// Connected at the first mapping.
     regions: Mutex<Option<Regions>>,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.client.session().end();
+    }
 }
 
 impl Connected {
@@ -71,7 +79,7 @@ impl Pool {
     fn new(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<Self> {
         let client = py.detach(|| Client::connect(socket.as_deref()).map_err(Failure::from))?;
         let connected = Connected { client, regions: Mutex::default() };
-        Ok(Self { connected: Own::new("Pool", connected) })
+        Ok(Self { connected: Arc::new(Own::new("Pool", connected)) })
     }
 
     /// Ends the session. What is mapped stays mapped.
@@ -114,12 +122,14 @@ impl Pool {
     /// All bytes of an object.
     fn get<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
         let name = object_name(name)?;
-        let opened = self.with(py, |connected| Ok(connected.client.open_object(&name)?))?;
+        // Held until all of it is there, also if the pool is closed meanwhile.
+        let connected = self.connected.value()?;
+        let opened = py.detach(|| connected.client.open_object(&name).map_err(Failure::from))?;
         // An object fits the address space; memory for it may lack.
         let read = PyBytes::new_with(py, opened.info().bytes as usize, |into| {
             Ok(py.detach(|| opened.read_at(0, into).map_err(Failure::from))?)
         });
-        py.detach(|| drop(opened));
+        py.detach(move || drop((opened, connected)));
         read
     }
 
@@ -135,7 +145,7 @@ impl Pool {
             }
             Ok(opened)
         })?;
-        Ok(Object::new(opened))
+        Ok(Object::new(opened, Arc::clone(&self.connected)))
     }
 
     /// Maps an object for reading, or a region of this rack also for writing.
@@ -239,8 +249,9 @@ impl Pool {
         wait: f64,
     ) -> PyResult<Guard> {
         let (first, options) = (global(address)?, guard_options(wait)?);
+        let connected = self.connected.value()?;
         let held = self.with(py, |connected| Ok(connected.client.rlock(first, bytes, &options)?))?;
-        Ok(Guard::new(Held::Read(held), address, bytes))
+        Ok(Guard::new(Held::Read(held), connected, address, bytes))
     }
 
     /// Locks an address for writing, alone, with a range from there on.
@@ -252,8 +263,9 @@ impl Pool {
         wait: f64,
     ) -> PyResult<Guard> {
         let (first, options) = (global(address)?, guard_options(wait)?);
+        let connected = self.connected.value()?;
         let held = self.with(py, |connected| Ok(connected.client.wlock(first, bytes, &options)?))?;
-        Ok(Guard::new(Held::Write(held), address, bytes))
+        Ok(Guard::new(Held::Write(held), connected, address, bytes))
     }
 
     /// Allocates memory of this rack; returns its address.
