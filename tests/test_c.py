@@ -56,6 +56,8 @@ def test_blocks_that_one_process_puts_another_finds_and_loads(node, examples):
     assert run(node, program, "get", 64).stdout.split() == ["40", total, total]
     assert run(node, program, "remove", 10).stdout.strip() == "10"
     assert run(node, program, "get", 64).stdout.split() == ["0", "0", "0"]
+    outcome = run(node, program, "load", 10, check=False)
+    assert outcome.returncode == 2 and "usage: kv_blocks put|get|remove" in outcome.stderr
 
 
 def test_an_error_has_a_sentence_and_a_hint(node, examples, folder):

@@ -67,7 +67,8 @@ static void load(hl_kv *kv, const hl_block *blocks, size_t count) {
 
 int main(int count_words, char **words) {
     const size_t count = count_words == 3 ? strtoul(words[2], NULL, 0) : 0;
-    if (count == 0 || count > BLOCKS) {
+    const int known = count > 0 && (!strcmp(words[1], "put") || !strcmp(words[1], "get") || !strcmp(words[1], "remove"));
+    if (!known || count > BLOCKS) {
         fprintf(stderr, "usage: kv_blocks put|get|remove COUNT (1 to %d)\n", BLOCKS);
         return 2;
     }
