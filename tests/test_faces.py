@@ -35,6 +35,13 @@ def test_without_a_node_the_status_is_3_and_the_hint_says_how_to_start_one(binar
     assert "hint:" in outcome.stderr and "hinterland up" in outcome.stderr and outcome.stdout == ""
 
 
+def test_an_empty_variable_names_no_socket(binary, folder):
+    environment = {**os.environ, "HINTERLAND_SOCKET": "", "XDG_RUNTIME_DIR": str(folder)}
+    outcome = hinterland(binary, "ls", env=environment)
+    assert outcome.returncode == 3, outcome.stderr
+    assert f"no node answers on {folder}/hinterland/node.sock" in outcome.stderr
+
+
 def test_an_error_is_json_on_request(binary, folder):
     outcome = hinterland(binary, "--socket", folder / "none.sock", "ls", "--json")
     error = json.loads(outcome.stderr or outcome.stdout)

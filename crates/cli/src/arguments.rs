@@ -50,8 +50,7 @@ pub struct Arguments {
 #[derive(Args, Debug, Clone)]
 pub struct Global {
     /// The node's socket [default: hinterland/node.sock below $XDG_RUNTIME_DIR, else below /run]
-    #[arg(long, global = true, env = "HINTERLAND_SOCKET", hide_env = true, value_name = "PATH")]
-    #[arg(help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Everywhere")]
     pub socket: Option<PathBuf>,
     /// Print JSON on standard output, and errors as JSON on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]

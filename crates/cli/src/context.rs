@@ -33,6 +33,7 @@ pub struct Context {
 impl Context {
     /// What all commands share, nothing of it told.
     pub fn new(output: Output, socket: Option<PathBuf>) -> Self {
+        let socket = socket.or_else(hinterland_pool::named_socket);
         Self { output, socket, is_told: Arc::default() }
     }
 

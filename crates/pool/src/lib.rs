@@ -50,6 +50,6 @@ pub use preference::ReadPreference;
 pub use put::PutWriter;
 pub use rings::{RingChoice, Rings};
 pub use scratch::Scratch;
-pub use session::{Line, Session, default_socket};
+pub use session::{Line, Session, default_socket, named_socket};
 pub use silence::{Patience, Silence};
 pub use waiting::end_waits_when;

@@ -36,10 +36,12 @@ pub struct Session {
 /// The socket that is used when none is named: `HINTERLAND_SOCKET`, else `hinterland/node.sock` below
 /// `XDG_RUNTIME_DIR`, else below `/run`.
 pub fn default_socket() -> PathBuf {
-    if let Some(socket) = std::env::var_os("HINTERLAND_SOCKET") {
-        return PathBuf::from(socket);
-    }
-    runtime_folder().join("hinterland/node.sock")
+    named_socket().unwrap_or_else(|| runtime_folder().join("hinterland/node.sock"))
+}
+
+/// The socket that `HINTERLAND_SOCKET` names; an empty variable names none.
+pub fn named_socket() -> Option<PathBuf> {
+    std::env::var_os("HINTERLAND_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 impl Session {
