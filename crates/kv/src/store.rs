@@ -71,7 +71,7 @@ pub enum Reserved {
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum StoreError {
     /// A block of no bytes, or of more than fit.
-    #[error("a block has 1 to {BLOCK_BYTES_MAX} bytes, not {0} (hint: split it)")]
+    #[error("a block has 1 to {BLOCK_BYTES_MAX} bytes, not {0} (hint: split what is longer)")]
     Bytes(u64),
     /// The session has not reserved this slot.
     #[error("slot {0} is not reserved by this session (hint: publish what reserve gave, once)")]

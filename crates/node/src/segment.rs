@@ -154,7 +154,10 @@ impl Segment {
             return Err(Refused::new(errno::EINVAL, text));
         };
         if owner.kind == AllocationKind::Session && owner.session != session {
-            return Err(Refused::new(errno::EACCES, format!("{address} belongs to another session")));
+            let text = format!(
+                "{address} belongs to another session (hint: its pool frees it; others only what was allocated to be kept)"
+            );
+            return Err(Refused::new(errno::EACCES, text));
         }
         owners.remove(&offset);
         slabs.free(offset);

@@ -513,7 +513,10 @@ impl Session {
         };
         let rights = rights.intersect(most);
         if rights == Rights::NONE {
-            let text = format!("{} is sealed: it can be read and nothing else", info.name);
+            let text = format!(
+                "{} is sealed: it can be read and nothing else (hint: open it for reading)",
+                info.name
+            );
             return Err(Refused::new(errno::EACCES, text));
         }
         let range = ByteRange::within(0, info.bytes, OBJECT_BYTES_MAX)

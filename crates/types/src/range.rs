@@ -28,7 +28,7 @@ impl TryFrom<Unchecked> for ByteRange {
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum RangeError {
     /// `offset + bytes` does not fit in 64 bits.
-    #[error("range of {bytes} bytes at {offset} overflows")]
+    #[error("range of {bytes} bytes at {offset} overflows (hint: offsets are those of the whole object)")]
     Overflow {
         /// First byte.
         offset: u64,

@@ -158,7 +158,7 @@ pub enum LockRefusal {
     )]
     Held,
     /// The session has no such lock.
-    #[error("this session holds no lock on it")]
+    #[error("this session holds no lock on it (hint: unlock once, through the pool that took the lock)")]
     NotHeld,
     /// Another reader waits for the same upgrade.
     #[error(
