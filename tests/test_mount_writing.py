@@ -387,6 +387,24 @@ def test_names_change_in_one_step(mount, node):
     assert os.listdir(mount.folder) == ["full"]
 
 
+def test_a_folder_is_renamed_whole_or_not_at_all(mount, node):
+    deep = mount / "a" / "/".join(letter * 230 for letter in "bcde")
+    deep.mkdir(parents=True)
+    (mount / "a/kept").write_bytes(b"kept")
+    far_too_long = mount / ("f" * 200)
+    # A file that is being written would have a longer name than any object.
+    with open(deep / "written", "wb", buffering=0) as file:
+        file.write(b"some ")
+        assert code_of(lambda: os.rename(mount / "a", far_too_long)) == errno.ENAMETOOLONG
+        assert os.listdir(mount.folder) == ["a"] and names(node) == ["a/kept"]
+        file.write(b"more")
+    assert (deep / "written").read_bytes() == b"some more"
+    (deep / "written").unlink()
+    # So would a folder without a file.
+    assert code_of(lambda: os.rename(mount / "a", far_too_long)) == errno.ENAMETOOLONG
+    assert os.listdir(mount.folder) == ["a"] and names(node) == ["a/kept"] and os.listdir(deep) == []
+
+
 def rename_with(flags, source, target):
     """`renameat2`, for which Python has no function."""
     import ctypes

@@ -53,6 +53,14 @@ impl Folders {
         below.filter(|rest| !rest.contains('/')).map(str::to_owned).collect()
     }
 
+    /// Those anywhere below a folder, by the rest of their paths behind it.
+    pub(crate) fn below(&self, path: &str) -> Vec<String> {
+        let prefix = format!("{path}/");
+        let paths = self.lock();
+        let below = paths.range(prefix.clone()..).map_while(|made| made.strip_prefix(&prefix));
+        below.map(str::to_owned).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,6 +78,7 @@ mod tests {
         }
         assert_eq!(folders.within(""), ["a", "ab"]);
         assert_eq!(folders.within("a"), ["b", "d"]);
+        assert_eq!(folders.below("a"), ["b", "b/c", "d"]);
         folders.rename("a/b", "x/y");
         assert!(folders.has("x/y/c") && !folders.has("a/b"));
         assert!(folders.remove("a/d") && !folders.remove("a/d") && !folders.has("a/d"));

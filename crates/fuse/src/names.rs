@@ -251,6 +251,18 @@ impl PoolFiles {
         if replaces && !self.is_empty_folder(to.0)? {
             return Err(Errno::ENOTEMPTY);
         }
+        // Whatever may be refused comes before anything moves in the pool: a folder moves whole or not at all.
+        let renamed = |rest: &str| self.new_name(&format!("{}/{rest}", to.0));
+        for rest in self.folders.below(from.0) {
+            renamed(&rest)?;
+        }
+        let mut drafts = Vec::new();
+        for (rest, draft) in self.drafts.below(from.0) {
+            drafts.push((format!("{}/{rest}", from.0), renamed(&rest)?, draft));
+        }
+        for (path, _, draft) in &drafts {
+            self.vacate(draft).map_err(|error| logged("renaming", path, &error))?;
+        }
         match self.source.rename_folder(from.1, to.1) {
             Ok(()) => {}
             // Nothing of it is in the pool.
@@ -259,13 +271,9 @@ impl PoolFiles {
         }
         self.folders.remove(to.0);
         self.remembered.forget_folder(to.0);
-        for (rest, draft) in self.drafts.below(from.0) {
-            let path = format!("{}/{rest}", to.0);
-            let name = self.new_name(&path)?;
-            let mut inner = draft.lock();
-            inner.rename(&name).map_err(|error| logged("renaming", from.0, &error))?;
-            self.drafts.rename(&format!("{}/{rest}", from.0), &path);
-            self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
+        for (path, name, draft) in drafts {
+            self.drafts.rename(&path, name.as_str());
+            draft.lock().name = Some(name);
         }
         self.folders.rename(from.0, to.0);
         self.folders.make(to.0);
