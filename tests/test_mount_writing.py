@@ -1,6 +1,7 @@
 """A writable mount of a real pool: what programs write becomes objects, whole or not at all."""
 
 import concurrent.futures
+import contextlib
 import errno
 import json
 import os
@@ -353,6 +354,34 @@ def test_a_writer_that_is_killed_leaves_the_old_object(mount, node):
     wait_until(lambda: (mount / "kept").read_bytes() == b"old " * 1000)
     assert node.json("stat", "kept") == before
     wait_until(lambda: used(node) == bytes_before)
+
+
+def test_a_file_whose_writer_is_killed_can_be_opened_for_writing_at_that_moment(mount):
+    (mount / "old").write_bytes(b"old" * 100)
+    refused = set()
+    for _ in range(60):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(os.open(mount / "old", os.O_RDWR), b"new")
+            os.write(writing, b"x")
+            signal.pause()
+        assert os.read(reading, 1) == b"x"
+        os.close(reading)
+        os.close(writing)
+        os.kill(child, signal.SIGKILL)
+        for _ in range(20):
+            try:
+                file = os.open(mount / "old", os.O_RDWR)
+            except OSError as error:
+                refused.add(errno.errorcode[error.errno])
+                continue
+            # What the other one had begun is lost, and who had it open as well hears of it.
+            with contextlib.suppress(OSError):
+                os.close(file)
+        os.waitpid(child, 0)
+    assert not refused
+    wait_until(lambda: (mount / "old").read_bytes() == b"old" * 100)
 
 
 def test_names_change_in_one_step(mount, node):

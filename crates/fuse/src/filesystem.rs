@@ -133,30 +133,30 @@ impl PoolFiles {
     /// What `stat` says, and for how long.
     pub(crate) fn attributes(&self, inode: INodeNo) -> Result<(FileAttr, Duration), Errno> {
         if let Some(draft) = self.drafts.find(inode.0) {
-            let found = self.draft_attributes(&draft)?;
-            return Ok((found, Duration::ZERO));
+            return Ok((self.draft_attributes(&draft), Duration::ZERO));
         }
         match self.entry(inode)? {
             Entry::Folder(path) => {
                 Ok((self.owner.folder(inode.0, self.remembered.folder(&path)), ATTRIBUTE_LIFETIME))
             }
-            // One that never became an object.
-            Entry::File(info) if info.state == ObjectState::Writing => Err(Errno::ESTALE),
+            // One that never became an object. The kernel asks between looking a name up and opening what it has found, and looks again only
+            // once: that is for the opening, which finds what has the name now.
+            Entry::File(info) if info.state == ObjectState::Writing => {
+                let found = FileAttr { nlink: 0, ..self.file_attributes(inode.0, &info) };
+                Ok((found, Duration::ZERO))
+            }
             Entry::File(info) => Ok((self.file_attributes(inode.0, &info), ATTRIBUTE_LIFETIME)),
         }
     }
 
-    fn draft_attributes(&self, draft: &Draft) -> Result<FileAttr, Errno> {
-        let (bytes, is_named, has_failed) = {
+    /// Of one that failed as of one that was removed: it is still told of, for the reason above.
+    fn draft_attributes(&self, draft: &Draft) -> FileAttr {
+        let (bytes, is_named) = {
             let inner = draft.lock();
-            (inner.bytes(), inner.name.is_some(), inner.has_failed())
+            (inner.bytes(), inner.name.is_some() && !inner.has_failed())
         };
-        if has_failed && is_named {
-            return Err(Errno::ESTALE);
-        }
-        let mut found = self.owner.file(draft.inode, bytes, self.remembered.file(draft.inode));
-        found.nlink = u32::from(is_named);
-        Ok(found)
+        let found = self.owner.file(draft.inode, bytes, self.remembered.file(draft.inode));
+        FileAttr { nlink: u32::from(is_named), ..found }
     }
 
     pub(crate) fn file_attributes(&self, inode: u64, info: &ObjectInfo) -> FileAttr {
@@ -247,7 +247,7 @@ impl PoolFiles {
 
     /// A file that is being written; nothing if it is not any more.
     pub(crate) fn enter_draft(&self, draft: &Draft) -> Option<Found> {
-        let attributes = self.draft_attributes(draft).ok()?;
+        let attributes = self.draft_attributes(draft);
         // Under its lock, because what it is published as is noted under it too. One that was closed unchanged is the object that it was: entered
         // here it would be stale, the kernel would look once more, and whoever is to write the object had no look left.
         let inner = draft.lock();

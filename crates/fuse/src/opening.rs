@@ -124,11 +124,11 @@ impl PoolFiles {
         if let Some(draft) = self.drafts.find(inode.0) {
             let mut inner = draft.lock();
             match inner.fate {
-                Fate::Failed(_) => return Err(Errno::ESTALE),
-                Fate::Published(_) if writes || inner.has_ended => {}
                 // What has its name becomes a file at once: the kernel looks it up again, but only once.
-                _ if inner.has_ended && writes => {}
-                // It has no name any more, or is the object that it was: the kernel looks.
+                _ if writes && (inner.is_over() || inner.has_ended) => {}
+                Fate::Published(_) if inner.has_ended => {}
+                // It failed, has no name any more, or is the object that it was: the kernel looks.
+                Fate::Failed(_) => return Err(Errno::ESTALE),
                 _ if inner.has_ended => return Err(Errno::ESTALE),
                 _ => {
                     inner.open(thread, writes);
