@@ -103,6 +103,23 @@ impl PoolFiles {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The kernel takes back so many of the times that it was told of a file or a folder.
+    pub(crate) fn take_back(&self, inode: u64, count: u64) {
+        let is_unknown = self.tree().forget(inode, count);
+        if is_unknown {
+            self.remembered.forget_if_gone(inode);
+        }
+    }
+
+    /// Nobody finds a file any more: what is remembered of it is forgotten, as soon as nobody has it open.
+    pub(crate) fn let_go(&self, inode: u64) {
+        self.remembered.is_gone(inode);
+        let is_unknown = self.tree().entry(inode).is_none();
+        if is_unknown {
+            self.remembered.forget_if_gone(inode);
+        }
+    }
+
     pub(crate) fn names(&self) -> MutexGuard<'_, ()> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }

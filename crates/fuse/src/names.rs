@@ -50,9 +50,12 @@ impl PoolFiles {
         }
         // A region that another host has made under the name since it was looked up is no file, and stays.
         let known = self.source.stat(&name).map_err(|error| logged("removing", &path, &error))?;
-        if known.is_some_and(|info| info.state == ObjectState::Sealed) {
+        if let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) {
             match self.source.remove(&name) {
-                Ok(()) => found = true,
+                Ok(()) => {
+                    found = true;
+                    self.let_go(info.object.0);
+                }
                 // It has just gone, or another mount is writing another one.
                 Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
                 Err(error) => return Err(logged("removing", &path, &error)),
@@ -180,6 +183,7 @@ impl PoolFiles {
         let moves = |object| match self.source.rename(from.1, to.1, RenameTarget::Replace) {
             Ok(()) => {
                 self.tree().rename_file(object, to.1);
+                covered.into_iter().for_each(|covered: ObjectId| self.let_go(covered.0));
                 Ok(())
             }
             // Another mount is writing it.
@@ -237,9 +241,11 @@ impl PoolFiles {
             return Ok(());
         }
         match self.source.remove(name) {
-            Err(error) if error.code != libc::ENOENT => Err(error),
-            _ => Ok(()),
+            Err(error) if error.code != libc::ENOENT => return Err(error),
+            _ => {}
         }
+        self.let_go(object.0);
+        Ok(())
     }
 
     fn move_folder(

@@ -6,7 +6,6 @@ use crate::mount::Trace;
 use crate::open_files::OpenFile;
 use crate::remembered::Marks;
 use crate::source::SourceError;
-use crate::tree::Entry;
 use fuser::{Errno, INodeNo, Request};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::ObjectName;
@@ -335,6 +334,9 @@ impl PoolFiles {
             if let Ok(Some(info)) = &published {
                 self.remembered.goes_on(draft.inode, info.object.0);
                 self.tree().renew(draft.inode, info.clone());
+                if let Some(replaced) = inner.covered().filter(|replaced| *replaced != info.object) {
+                    self.let_go(replaced.0);
+                }
             }
             drop(inner);
             if let Some(name) = name {
@@ -397,11 +399,12 @@ impl PoolFiles {
 
     /// Nobody has the file open any more. If the kernel still knows its number, that is the object's, or one that it was.
     pub(crate) fn end_draft(&self, draft: &Draft) {
-        let before = {
+        let (before, lives) = {
             let inner = draft.lock();
             match &inner.fate {
-                Fate::Open if !inner.changed => inner.before.clone(),
-                _ => None,
+                Fate::Open if !inner.changed => (inner.before.clone(), false),
+                Fate::Published(info) => (None, info.object.0 == draft.inode),
+                _ => (None, false),
             }
         };
         if let Some(before) = before {
@@ -410,9 +413,9 @@ impl PoolFiles {
             self.tree().renew(draft.inode, before);
         }
         self.drafts.remove(draft);
-        let is_known = matches!(self.tree().entry(draft.inode), Some(Entry::File(info)) if info.state == ObjectState::Sealed);
-        if !is_known {
-            self.remembered.forget_file(draft.inode);
+        // An object of that number is there from here on; else only the kernel may know it still.
+        if !lives {
+            self.let_go(draft.inode);
         }
     }
 }

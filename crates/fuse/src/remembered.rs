@@ -2,7 +2,7 @@
 //! remembers them as long as it lasts.
 
 use crate::source::Placing;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -29,6 +29,8 @@ pub(crate) struct Marks {
 #[derive(Default)]
 struct Kept {
     files: HashMap<u64, Marks>,
+    /// Files that nobody finds any more, and that somebody may have open still.
+    gone: HashSet<u64>,
     folders: BTreeMap<String, Marks>,
     placings: BTreeMap<String, Placing>,
 }
@@ -80,14 +82,24 @@ impl Remembered {
             return;
         }
         let mut kept = self.lock();
-        if let Some(marks) = kept.files.get(&from).copied() {
+        if let Some(marks) = kept.files.get(&from).copied()
+            && (kept.files.len() < REMEMBERED_MAX || kept.files.contains_key(&to))
+        {
             kept.files.insert(to, marks);
         }
     }
 
-    /// A file is gone.
-    pub(crate) fn forget_file(&self, inode: u64) {
-        self.lock().files.remove(&inode);
+    /// Nobody finds a file any more: what was set of it is for those who have it open.
+    pub(crate) fn is_gone(&self, inode: u64) {
+        self.lock().gone.insert(inode);
+    }
+
+    /// The kernel does not know a file any more. One that is gone is forgotten.
+    pub(crate) fn forget_if_gone(&self, inode: u64) {
+        let mut kept = self.lock();
+        if kept.gone.remove(&inode) {
+            kept.files.remove(&inode);
+        }
     }
 
     /// A folder is gone.
@@ -174,6 +186,35 @@ mod tests {
         assert_eq!(remembered.placing("x/b").rack, rack);
         remembered.forget_folder("x/b");
         assert_eq!(remembered.placing("x/b").rack, None);
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_as_long_as_the_kernel_knows_it() {
+        let remembered = Remembered::default();
+        let time = SystemTime::now();
+        let marks = Marks { mode: 0o640, user: 1, group: 2, accessed: time, modified: time, changed: time };
+        remembered.set_file(7, marks);
+        remembered.goes_on(7, 8);
+        // The kernel may forget what is there, and ask for it again.
+        remembered.forget_if_gone(7);
+        remembered.is_gone(7);
+        assert_eq!([7, 8].map(|inode| remembered.file(inode)), [Some(marks); 2]);
+        remembered.forget_if_gone(7);
+        remembered.forget_if_gone(8);
+        assert_eq!([7, 8].map(|inode| remembered.file(inode)), [None, Some(marks)]);
+        assert!(remembered.lock().gone.is_empty());
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let remembered = Remembered::default();
+        let time = SystemTime::now();
+        let marks = Marks { mode: 0o640, user: 1, group: 2, accessed: time, modified: time, changed: time };
+        let last = REMEMBERED_MAX as u64;
+        (0..last).for_each(|inode| remembered.set_file(inode, marks));
+        remembered.set_file(last, marks);
+        remembered.goes_on(0, last + 1);
+        assert_eq!([0, last, last + 1].map(|inode| remembered.file(inode)), [Some(marks), None, None]);
     }
 
     #[test]

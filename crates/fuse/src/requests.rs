@@ -91,7 +91,7 @@ impl Filesystem for PoolFiles {
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
-        self.tree().forget(inode.0, count);
+        self.take_back(inode.0, count);
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -396,7 +396,7 @@ impl Filesystem for PoolFiles {
             let Some(found) = self.enter_listed(&folder, name, child) else { continue };
             let (entry, lifetime) = (&found.attributes, &found.name_for);
             if reply.add(entry.ino, next, name, lifetime, entry, GENERATION) {
-                self.tree().forget(entry.ino.0, 1);
+                self.take_back(entry.ino.0, 1);
                 break;
             }
         }

@@ -128,21 +128,22 @@ impl Tree {
         self.folders.get(path).copied()
     }
 
-    /// Takes back `count` of what was entered; the root stays.
-    pub(crate) fn forget(&mut self, inode: u64, count: u64) {
+    /// Takes back `count` of what was entered; the root stays. Returns whether the kernel knows it no longer.
+    pub(crate) fn forget(&mut self, inode: u64, count: u64) -> bool {
         if inode == ROOT {
-            return;
+            return false;
         }
-        let Some(node) = self.nodes.get_mut(&inode) else { return };
+        let Some(node) = self.nodes.get_mut(&inode) else { return true };
         node.lookups = node.lookups.saturating_sub(count);
         if node.lookups > 0 {
-            return;
+            return false;
         }
         if let Some(Node { entry: Entry::Folder(path), .. }) = self.nodes.remove(&inode)
             && self.folders.get(&path) == Some(&inode)
         {
             self.folders.remove(&path);
         }
+        true
     }
 }
 
