@@ -26,8 +26,12 @@ use std::time::{Duration, Instant};
 
 /// Most bytes of a request or an answer: a status with many back ends and processes has a tenth of that.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// How long a peer may take over its request, and we over taking its answer.
+/// How long a peer may take over its request, and over taking its answer: others of the run wait meanwhile, and its end does.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer may take: what is opened for a switch may take its time, as a disk does.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// Pause where a peer cannot be let in, as there is no descriptor left.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
 /// What a run cannot go below: the smallest program with its libraries, as `--local` asks for.
 pub const LOCAL_BYTES_MIN: u64 = 64 << 20;
 
@@ -156,9 +160,12 @@ impl Server {
                     self.stop.take();
                     return;
                 }
-                if let Ok(Some(stream)) = self.listener.accept(Some(Duration::ZERO)) {
+                match self.listener.accept(Some(Duration::ZERO)) {
                     // A peer that asks nothing, or takes no answer, is its own loss.
-                    let _ = self.serve(&stream);
+                    Ok(Some(stream)) => drop(self.serve(&stream)),
+                    Ok(None) => {}
+                    // It waits still, so that the poller tells of it again at once.
+                    Err(_) => std::thread::sleep(REFUSAL_PAUSE),
                 }
             }
         }
@@ -169,7 +176,7 @@ impl Server {
         stream.set_receive_timeout(Some(PATIENCE))?;
         stream.set_send_timeout(Some(PATIENCE))?;
         // Read in any case: what is left unread at the end would take the answer with it.
-        let request = receive::<Request>(stream)?;
+        let request = receive::<Request>(stream, PATIENCE)?;
         let answer = match request {
             _ if !runs::is_trusted(peer) => Answer::Refused(format!(
                 "user {peer} may not control this program (hint: be its user, or root)"
@@ -289,11 +296,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Status, OsError> {
     if !runs::is_trusted(peer) {
         return Err(refused(format!("{} is served by user {peer} (hint: be that user)", path.display())));
     }
-    // What is opened for a switch may take its time, as a disk does.
-    stream.set_receive_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_receive_timeout(Some(ANSWER_PATIENCE))?;
     stream.set_send_timeout(Some(PATIENCE))?;
     send(&stream, request)?;
-    match receive::<Answer>(&stream)? {
+    match receive::<Answer>(&stream, ANSWER_PATIENCE)? {
         Ok(Answer::Status(status)) => Ok(*status),
         Ok(Answer::Refused(why)) => Err(refused(why)),
         Err(why) => Err(refused(format!("the answer makes no sense: {why}"))),
@@ -308,11 +314,14 @@ fn send(stream: &UnixStream, message: &impl Serialize) -> Result<(), OsError> {
     stream.send_all(&line, &[])
 }
 
-/// Reads one line; the inner error says why it is no message.
-fn receive<M: for<'a> Deserialize<'a>>(stream: &UnixStream) -> Result<Result<M, String>, OsError> {
+/// Reads one line, which comes within some time; the inner error says why it is no message.
+fn receive<M: for<'a> Deserialize<'a>>(
+    stream: &UnixStream,
+    within: Duration,
+) -> Result<Result<M, String>, OsError> {
     let mut line = Vec::new();
     let mut part = [0; 4096];
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + within;
     while !line.contains(&b'\n') {
         let read = stream.receive(&mut part, &mut Vec::new())?;
         line.extend_from_slice(&part[..read]);

@@ -104,9 +104,30 @@ fn a_peer_that_sends_rubbish_or_nothing_is_answered_and_the_next_one_too() {
     }
     let stream = UnixStream::connect(&path, PATIENCE).unwrap();
     stream.send_all(b"{\"become\":\"root\"}\n", &[]).unwrap();
-    let answer = receive::<Answer>(&stream).unwrap().unwrap();
+    let answer = receive::<Answer>(&stream, PATIENCE).unwrap().unwrap();
     assert!(matches!(answer, Answer::Refused(why) if why.contains("hint:")));
     assert_eq!(ask(&path, &Request::Status).unwrap().about.name, "rubbish");
+    drop(control);
+    supervisor.finish();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_peer_whose_request_comes_in_crumbs_does_not_keep_the_others_waiting() {
+    let (supervisor, folder) = supervised("crumbs");
+    let runs = folder.join("runs");
+    let control = Control::open(&supervisor, &runs, about("crumbs"), Some(Box::new(understand))).unwrap();
+    let (path, _) = runs::find(&runs, "crumbs").unwrap();
+    let (slow, next) = (UnixStream::connect(&path, PATIENCE).unwrap(), path.clone());
+    slow.send_all(b"{", &[]).unwrap();
+    let waiting = std::thread::spawn(move || ask(&next, &Request::Status).unwrap());
+    // Without an end it would be a minute of them; refused, the stream takes no more.
+    let is_cut = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        slow.send_all(b" ", &[]).is_err()
+    });
+    assert!(is_cut, "a thousand crumbs are taken");
+    assert_eq!(waiting.join().unwrap().about.name, "crumbs");
     drop(control);
     supervisor.finish();
     std::fs::remove_dir_all(&folder).unwrap();
