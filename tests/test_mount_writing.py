@@ -384,6 +384,34 @@ def test_a_file_whose_writer_is_killed_can_be_opened_for_writing_at_that_moment(
     wait_until(lambda: (mount / "old").read_bytes() == b"old" * 100)
 
 
+def test_a_file_that_another_mount_makes_at_that_moment_can_be_opened_or_is_busy(mount, node, folder):
+    other = Mount(node, folder, "other")
+    chance = random.Random(1)
+
+    def write(path):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.write(file, b"bytes")
+        os.close(file)
+
+    refused = set()
+    for turn in range(250):
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(OSError):
+                write(other / str(turn))
+            os._exit(0)
+        end = time.perf_counter() + chance.random() * 0.006
+        while time.perf_counter() < end:
+            pass
+        try:
+            write(mount / str(turn))
+        except OSError as error:
+            refused.add(errno.errorcode[error.errno])
+        os.waitpid(child, 0)
+    other.stop()
+    assert refused <= {"EBUSY"}
+
+
 def test_names_change_in_one_step(mount, node):
     (mount / "a/b").mkdir(parents=True)
     for name in ("a/one", "a/b/two", "x"):

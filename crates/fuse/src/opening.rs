@@ -93,12 +93,15 @@ impl PoolFiles {
                 let put = self.source.create(&hidden, &placing);
                 (hidden, put.map_err(|error| logged("making", path, &error))?)
             }
-            // Another host has made it since the kernel asked: it looks again.
+            // Another host has made it since the kernel asked: it looks again, but only once, and finds a file then that can be written.
             Err(error) if error.code == libc::EEXIST && opening.flags & libc::O_EXCL == 0 => {
                 let known = self.source.stat(name).ok().flatten();
                 let is_there = known.is_some_and(|info| info.state == ObjectState::Sealed);
-                let code = if is_there { libc::ESTALE } else { libc::EBUSY };
-                return Err(logged("making", path, &SourceError { code, ..error }));
+                if is_there {
+                    self.reopen_named(opening.request.pid(), name)?;
+                    return Err(Errno::ESTALE);
+                }
+                return Err(logged("making", path, &SourceError { code: libc::EBUSY, ..error }));
             }
             Err(error) => return Err(logged("making", path, &error)),
         };
@@ -152,8 +155,13 @@ impl PoolFiles {
     /// Makes an object a file that can be written, under its name.
     pub(crate) fn reopen(&self, thread: u32, inode: INodeNo) -> Result<(), Errno> {
         let info = self.file(inode)?;
-        let path = info.name.as_str();
         let _names = self.names();
+        self.reopen_named(thread, &info.name)
+    }
+
+    /// The same by its name, while names stay as they are.
+    fn reopen_named(&self, thread: u32, name: &ObjectName) -> Result<(), Errno> {
+        let path = name.as_str();
         if let Some(draft) = self.drafts.at(path) {
             let mut inner = draft.lock();
             if !inner.is_over() && !inner.has_ended {
@@ -161,7 +169,7 @@ impl PoolFiles {
                 return Ok(());
             }
         }
-        let known = self.open_named(&info.name).map_err(|error| logged("opening", path, &error))?;
+        let known = self.open_named(name).map_err(|error| logged("opening", path, &error))?;
         let Some((info, contents)) = known else { return Ok(()) };
         let number = self.drafts.next_inode();
         let info = Arc::new(info);
