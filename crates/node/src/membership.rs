@@ -18,6 +18,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Heartbeats in the time of a lease.
+pub const BEATS_PER_LEASE: u64 = 4;
+
 /// Which life of the node this is; larger than in every earlier one.
 #[derive(Clone, Debug)]
 pub struct Incarnation(Arc<AtomicU64>);
@@ -87,6 +90,19 @@ pub struct Joined {
     pub words: Vec<String>,
 }
 
+/// When the lease is to be renewed by who has much to do.
+struct Pace {
+    lease_ms: u64,
+    due_ms: u64,
+}
+
+impl Pace {
+    /// It was renewed by what was sent at `sent_ms`.
+    const fn begun(sent_ms: u64, lease_ms: u64) -> Self {
+        Self { lease_ms, due_ms: sent_ms + lease_ms / BEATS_PER_LEASE }
+    }
+}
+
 /// Until when the directory keeps this node's place, by the own clock.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseClock(Arc<AtomicU64>);
@@ -130,7 +146,7 @@ impl Membership {
         directory: &DirectoryLink,
         holdings: &Holdings,
     ) -> Result<Joined, Refused> {
-        let lease_ms = loop {
+        let (lease_ms, mut pace) = loop {
             let sent_ms = clock::monotonic_ns() / 1_000_000;
             let command = Command::Join {
                 node: self.node,
@@ -142,7 +158,7 @@ impl Membership {
             match directory.ask(&command)? {
                 Ok(Reply::Joined { lease_ms }) => {
                     self.lease.renewed(sent_ms, lease_ms);
-                    break lease_ms;
+                    break (lease_ms, Pace::begun(sent_ms, lease_ms));
                 }
                 Err(DirectoryError::StaleIncarnation { known, .. }) => self.incarnation.raise_above(known),
                 Ok(other) => {
@@ -152,7 +168,7 @@ impl Membership {
             }
         };
         fault_point::reach("joined");
-        let words = self.report(adoption, directory, holdings)?;
+        let words = self.report(adoption, &mut pace, directory, holdings)?;
         Ok(Joined { lease_ms, words })
     }
 
@@ -176,14 +192,20 @@ impl Membership {
         match directory.ask(&command)? {
             Ok(Reply::Beat { lease_ms, forget, copying, writing }) => {
                 self.lease.renewed(sent_ms, lease_ms);
+                let mut pace = Pace::begun(sent_ms, lease_ms);
                 for (object, epoch) in forget {
                     self.let_go(directory, holdings, object, epoch);
+                    self.keep_pace(&mut pace, directory, holdings);
                 }
-                repairs.reconcile(&copying);
+                for copy in &copying {
+                    repairs.reconcile(std::slice::from_ref(copy));
+                    self.keep_pace(&mut pace, directory, holdings);
+                }
                 for (object, token) in writing {
                     if !puts.knows(token) {
                         // Nobody goes on with it: its session ended while the directory was away.
                         directory.apply(&Command::Abort { object })?;
+                        self.keep_pace(&mut pace, directory, holdings);
                     }
                 }
                 Ok(lease_ms)
@@ -234,6 +256,7 @@ impl Membership {
     fn report(
         &self,
         adoption: Adoption,
+        pace: &mut Pace,
         directory: &DirectoryLink,
         holdings: &Holdings,
     ) -> Result<Vec<String>, Refused> {
@@ -258,6 +281,7 @@ impl Membership {
                 Reply::Reconciled { delete, .. } => {
                     for (object, epoch) in delete {
                         self.let_go(directory, holdings, object, epoch);
+                        self.keep_pace(pace, directory, holdings);
                     }
                 }
                 Reply::KnowsLess { objects } if adoption != Adoption::Refused && !objects.is_empty() => {
@@ -330,6 +354,19 @@ impl Membership {
         Ok(())
     }
 
+    /// Keeps the lease while the node does, one after the other, what the directory asks for: a thousand objects of which it lets go may take
+    /// longer than a lease, which would end everything that its sessions write.
+    fn keep_pace(&self, pace: &mut Pace, directory: &DirectoryLink, holdings: &Holdings) {
+        let now_ms = clock::monotonic_ns() / 1_000_000;
+        if now_ms < pace.due_ms {
+            return;
+        }
+        if let Err(refused) = self.renew(directory, holdings) {
+            tracing::debug!(%refused, "the next heartbeat joins again if the lease has run out");
+        }
+        *pace = Pace::begun(now_ms, pace.lease_ms);
+    }
+
     fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {
         drop_copy(holdings, object, epoch);
         fault_point::reach("let-go-dropped");
@@ -375,3 +412,6 @@ fn knows_less(holdings: &Holdings, objects: &[ObjectId]) -> Refused {
     );
     Refused::new(errno::ESTALE, text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use crate::kv::{KvDisk, KvElsewhere, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
-use crate::membership::{Adoption, Incarnation, Membership};
+use crate::membership::{Adoption, BEATS_PER_LEASE, Incarnation, Membership};
 use crate::options::{BackingChoice, NodeOptions};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
@@ -865,9 +865,6 @@ fn spawn_deciding(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, No
     let thread = std::thread::Builder::new().name("heat".to_owned()).spawn(decide);
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
-
-/// Heartbeats in the time of a lease.
-const BEATS_PER_LEASE: u64 = 4;
 
 /// Renews the lease, and tells the directory that time passes. Nothing else may wait here: the lease would run out.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {

@@ -1,0 +1,159 @@
+//! What a node keeps of its membership while it does what the directory asks for.
+
+use super::*;
+use crate::peers::{PeerIdentity, Peers};
+use crate::repair::RepairOptions;
+use hinterland_directory::{Directory, MemberState, Placement, Settings};
+use hinterland_fabric::rdma::RdmaOptions;
+use hinterland_fabric::tcp::{Server, ServerOptions};
+use hinterland_fabric::{Service, Slice};
+use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::{PeerHello, PoolId, Refusal, RemoteError};
+use hinterland_types::{ByteRange, Handle, ObjectName, Rights, SessionId};
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// The lease in milliseconds.
+const LEASE_MS: u64 = 800;
+/// How long a directory with a slow disk takes to forget a copy. Many more of them than this in a lease are forgotten.
+const FORGET_MS: u64 = 10;
+const OBJECTS: u64 = 2 * LEASE_MS / FORGET_MS;
+
+/// A directory on a disk that takes its time to forget copies. No other time passes for it, so that a test that is held up says nothing
+/// else.
+struct SlowDisk(Mutex<(Directory, u64)>);
+
+impl SlowDisk {
+    fn new() -> Self {
+        let settings = Settings { lease_ms: LEASE_MS };
+        Self(Mutex::new((Directory::recover(settings, 0, []).unwrap(), 0)))
+    }
+
+    fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
+        let mut state = self.0.lock().unwrap();
+        let (directory, now_ms) = &mut *state;
+        if matches!(command, Command::Forget { .. }) {
+            std::thread::sleep(Duration::from_millis(FORGET_MS));
+            *now_ms += FORGET_MS;
+        }
+        directory.apply(*now_ms, command).map(|(reply, _)| reply)
+    }
+
+    /// A region of this node that was removed, of which the node has not heard yet.
+    fn removed(&self, node: NodeId, number: u64) -> (ObjectId, Epoch, ObjectName) {
+        let name = ObjectName::parse(&format!("o{number}")).unwrap();
+        let command = Command::CreateRegion {
+            name: name.clone(),
+            size: 4096,
+            placement: Placement::Policy,
+            local: node,
+        };
+        let Reply::Reserved { object, homes } = self.ask(&command).unwrap() else { panic!("no region") };
+        self.ask(&Command::Remove { name: name.clone(), object: Some(object) }).unwrap();
+        (object, homes[0].epoch, name)
+    }
+
+    fn state(&self, node: NodeId) -> (MemberState, u64, u64) {
+        let Reply::Members(members) = self.ask(&Command::Members).unwrap() else { panic!("no members") };
+        let member = members.into_iter().find(|member| member.node == node).unwrap();
+        (member.state, member.incarnation, member.object_count)
+    }
+}
+
+impl Service for SlowDisk {
+    fn opened(&self, _: &PeerHello) -> Result<SessionId, Refusal> {
+        Ok(SessionId(1))
+    }
+
+    fn closed(&self, _: SessionId) {}
+
+    fn resolve(&self, _: SessionId, _: Handle, _: ByteRange, _: Rights) -> Result<Slice, RemoteError> {
+        Ok(Slice::copied(&[]))
+    }
+
+    fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
+        let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
+        let answer = self.ask(&decode(&command).unwrap());
+        Ok(encode(&PeerReply::Directory(encode(&answer).unwrap())).unwrap())
+    }
+}
+
+/// A node that is a member of such a directory.
+struct Member {
+    membership: Membership,
+    directory: Arc<DirectoryLink>,
+    holdings: Arc<Holdings>,
+    puts: Puts,
+    repairs: Repairs,
+    _server: Server,
+}
+
+impl Member {
+    fn new(disk: &Arc<SlowDisk>, folder: &Path) -> Self {
+        let (node, pool) = (NodeId(2), PoolId(7));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
+        let server = Server::start(listener, Arc::clone(disk) as Arc<dyn Service>, options).unwrap();
+        let peers = Arc::new(Peers::new(PeerIdentity {
+            node,
+            pool,
+            key: None,
+            streams: 1,
+            timeout: Duration::from_secs(60),
+            rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
+        }));
+        let address = server.address().to_string();
+        let directory = Arc::new(DirectoryLink::Remote { peers: Arc::clone(&peers), address });
+        fs::create_dir_all(folder.join("memory")).unwrap();
+        let (holdings, _) =
+            Holdings::open(&folder.join("memory"), None, &folder.join("state"), 64 << 20).unwrap();
+        let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
+        let rack = RackName::parse("a").unwrap();
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let options = NodeOptions::new("a", rack, folder.join("socket"), folder.join("state"), listen);
+        let address = "127.0.0.1:1".to_owned();
+        let membership = Membership::new(&options, node, address, incarnation.clone(), Adoption::Refused);
+        let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
+        let repairs = Repairs::new(RepairOptions::default(), node, incarnation.clone(), links);
+        let puts = Puts::new(node, incarnation, Arc::clone(&directory), peers, Arc::clone(&holdings));
+        Self { membership, directory, holdings, puts, repairs, _server: server }
+    }
+
+    fn beat(&self) {
+        let Self { membership, directory, holdings, puts, repairs, .. } = self;
+        membership.heartbeat(directory, holdings, puts, repairs).unwrap();
+    }
+}
+
+#[test]
+fn a_node_that_lets_go_of_many_objects_keeps_its_lease() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let first = disk.state(node);
+
+    // They were removed while it did not answer.
+    for number in 0..OBJECTS {
+        disk.removed(node, number);
+    }
+    member.beat();
+    assert_eq!(disk.state(node), first, "after a heartbeat");
+
+    // They were removed while it was away, and it holds them.
+    for number in OBJECTS..2 * OBJECTS {
+        let (object, epoch, name) = disk.removed(node, number);
+        member.holdings.create_region(object, epoch, name, 4096).unwrap();
+    }
+    disk.ask(&Command::Leave { node, incarnation: first.1, departure: Departure::ComesBack }).unwrap();
+    member.beat();
+    let (state, incarnation, objects) = disk.state(node);
+    assert_eq!((state, objects), (MemberState::Up, 0), "after it has joined again");
+    assert_eq!(incarnation, member.membership.incarnation.get());
+    assert!(member.holdings.all().is_empty());
+    fs::remove_dir_all(folder).unwrap();
+}
