@@ -314,12 +314,14 @@ impl Node {
         if options.etcd.is_none() {
             note_pool(&options.state, options.join.as_deref(), core.pool)?;
         }
+        // What follows may take longer than a lease.
+        let bell = Arc::new(Bell::default());
+        let beating = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
         core.regions.joined(&core);
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
-        let bell = Arc::new(Bell::default());
         let threads = vec![
             accepting,
-            spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?,
+            beating,
             Locks::start(&core)?,
             core.kv_racks.start()?,
             spawn_repairs(&core)?,
@@ -927,3 +929,6 @@ pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
     let text = String::from_utf8_lossy(&bytes);
     text.parse().map_err(|_: hinterland_proto::NotAKey| NodeError::Key { path: path.to_path_buf() })
 }
+
+#[cfg(test)]
+mod tests;

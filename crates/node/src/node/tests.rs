@@ -1,0 +1,47 @@
+//! What holds for a whole node, seen from inside.
+
+use super::*;
+use hinterland_directory::{MemberState, Reply};
+use hinterland_types::RackName;
+
+const LEASE: Duration = Duration::from_secs(1);
+
+fn options(folder: &Path, name: &str, join: Option<String>) -> NodeOptions {
+    let (rack, root) = (RackName::parse(name).unwrap(), folder.join(name));
+    // Nobody else is told the port.
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let mut options = NodeOptions::new(name, rack, root.join("socket"), root.join("state"), listen);
+    options.backing = BackingChoice::Folder(root.join("memory"));
+    options.capacity_bytes = 64 << 20;
+    options.kv_capacity_bytes = 16 << 20;
+    options.lease = LEASE;
+    options.join = join;
+    fs::create_dir_all(root.join("memory")).unwrap();
+    options
+}
+
+fn state_of(node: &Node, directory: &Node) -> MemberState {
+    let Ok(Reply::Members(members)) = directory.core.directory.apply(&Command::Members) else {
+        panic!("no members")
+    };
+    members.into_iter().find(|member| member.node == node.core.own).unwrap().state
+}
+
+#[test]
+fn a_node_that_waits_for_copies_of_its_life_before_keeps_its_lease() {
+    let folder = std::env::temp_dir().join(format!("hl-node-{}", std::process::id()));
+    let first = Node::start(options(&folder, "a", None)).unwrap();
+    let options = options(&folder, "b", Some(first.core_address()));
+    let second = Node::start(options.clone()).unwrap();
+    let marker = second.backing.folder.join("pages-shared");
+    second.stop();
+    // It had given away copies of pages, which count for two of these leases.
+    fs::create_dir_all(marker.parent().unwrap()).unwrap();
+    fs::write(&marker, "").unwrap();
+    let second = Node::start(options).unwrap();
+    assert!(!marker.exists(), "or this shows nothing");
+    assert_eq!(state_of(&second, &first), MemberState::Up);
+    second.stop();
+    first.stop();
+    fs::remove_dir_all(folder).unwrap();
+}
