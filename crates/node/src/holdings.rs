@@ -121,7 +121,7 @@ pub struct Holding {
     is_lent: Mutex<bool>,
     writes: Writes,
     /// The pages of a region, as soon as somebody uses them.
-    region: OnceLock<Weak<Region>>,
+    region: Mutex<Weak<Region>>,
     /// Who may attach as a writer.
     pub ticket: [u8; 16],
     heat: HeatMark,
@@ -513,7 +513,8 @@ impl Holdings {
         let _ = fs::remove_file(self.header_path(object));
         fault_point::reach("object-header-removed");
         if let Some(holding) = removed {
-            if let Some(region) = holding.region.get().and_then(Weak::upgrade) {
+            let region = holding.region.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            if let Some(region) = region {
                 region.close();
             }
             let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
@@ -647,7 +648,7 @@ impl Holdings {
             memory: RwLock::new(Memory { file, mapping, room }),
             blocks: Mutex::default(),
             header_writing: Mutex::default(),
-            region: OnceLock::new(),
+            region: Mutex::default(),
             ticket,
             is_lent: Mutex::default(),
             writes: Writes::default(),
@@ -786,7 +787,7 @@ impl Holdings {
             memory: RwLock::new(Memory { room: found_room(&file, header.bytes, state), file, mapping }),
             blocks: Mutex::new(Arc::new(blocks)),
             header_writing: Mutex::default(),
-            region: OnceLock::new(),
+            region: Mutex::default(),
             ticket: [0; 16],
             is_lent: Mutex::default(),
             writes: Writes::default(),

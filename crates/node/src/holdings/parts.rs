@@ -186,10 +186,9 @@ impl Holding {
         self.state() == State::Region
     }
 
-    /// Tells who is to hear of the region's end.
+    /// Tells who is to hear of the region's end: the latest, for one that was taken for removed is made anew when it is found again.
     pub fn attach(&self, region: &Arc<Region>) {
-        // A part has one region in the life of a node; a second one is the same.
-        let _ = self.region.set(Arc::downgrade(region));
+        *self.region.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(region);
     }
 
     /// A descriptor for plain pointers: as long as anybody has it or a mapping of it, pages do not move.

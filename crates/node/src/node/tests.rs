@@ -1,8 +1,9 @@
 //! What holds for a whole node, seen from inside.
 
 use super::*;
+use crate::regions::create_near;
 use hinterland_directory::{MemberState, Reply};
-use hinterland_types::RackName;
+use hinterland_types::{ObjectName, RackName};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -43,5 +44,22 @@ fn a_node_that_waits_for_copies_of_its_life_before_keeps_its_lease() {
     assert_eq!(state_of(&second, &first), MemberState::Up);
     second.stop();
     first.stop();
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_region_that_was_taken_for_removed_and_is_found_again_ends_with_its_removal() {
+    let folder = std::env::temp_dir().join(format!("hl-node-region-{}", std::process::id()));
+    let node = Node::start(options(&folder, "a", None)).unwrap();
+    let core = &node.core;
+    let object = create_near(core, &ObjectName::parse("region").unwrap(), 2 << 20).unwrap().object;
+    // A directory with an older store does not know it, before the newer one is put back.
+    core.regions.get(core, object).unwrap().close();
+    let region = core.regions.get(core, object).unwrap();
+    assert!(!region.is_gone() && region.is_whole());
+    core.holdings.drop_object(object);
+    assert!(region.is_gone(), "programs go on with pages that are no more");
+    assert!(core.regions.known(object).is_none());
+    node.stop();
     fs::remove_dir_all(folder).unwrap();
 }
