@@ -203,8 +203,10 @@ impl Membership {
                 }
                 for (object, token) in writing {
                     if !puts.knows(token) {
-                        // Nobody goes on with it: its session ended while the directory was away.
-                        directory.apply(&Command::Abort { object })?;
+                        // Nobody goes on with it: its session ended while the directory was away. What was refused has been made meanwhile.
+                        if let Err(error) = directory.ask(&Command::Abort { object })? {
+                            tracing::debug!(%error, "nothing was given up");
+                        }
                         self.keep_pace(&mut pace, directory, holdings);
                     }
                 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::peers::{PeerIdentity, Peers};
 use crate::repair::RepairOptions;
-use hinterland_directory::{Directory, MemberState, Placement, Settings};
+use hinterland_directory::{Directory, MemberState, ObjectState, Placement, Settings, Writer};
 use hinterland_fabric::rdma::RdmaOptions;
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_fabric::{Service, Slice};
@@ -24,16 +24,21 @@ const OBJECTS: u64 = 2 * LEASE_MS / FORGET_MS;
 
 /// A directory on a disk that takes its time to forget copies. No other time passes for it, so that a test that is held up says nothing
 /// else.
-struct SlowDisk(Mutex<(Directory, u64)>);
+struct SlowDisk {
+    state: Mutex<(Directory, u64)>,
+    /// What comes from somebody else right behind the next heartbeat.
+    behind_beat: Mutex<Option<Command>>,
+}
 
 impl SlowDisk {
     fn new() -> Self {
         let settings = Settings { lease_ms: LEASE_MS };
-        Self(Mutex::new((Directory::recover(settings, 0, []).unwrap(), 0)))
+        let directory = Directory::recover(settings, 0, []).unwrap();
+        Self { state: Mutex::new((directory, 0)), behind_beat: Mutex::default() }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         let (directory, now_ms) = &mut *state;
         if matches!(command, Command::Forget { .. }) {
             std::thread::sleep(Duration::from_millis(FORGET_MS));
@@ -76,7 +81,13 @@ impl Service for SlowDisk {
 
     fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
         let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
-        let answer = self.ask(&decode(&command).unwrap());
+        let command = decode(&command).unwrap();
+        let answer = self.ask(&command);
+        if let Command::Heartbeat { .. } = command
+            && let Some(behind) = self.behind_beat.lock().unwrap().take()
+        {
+            self.ask(&behind).unwrap();
+        }
         Ok(encode(&PeerReply::Directory(encode(&answer).unwrap())).unwrap())
     }
 }
@@ -155,5 +166,30 @@ fn a_node_that_lets_go_of_many_objects_keeps_its_lease() {
     assert_eq!((state, objects), (MemberState::Up, 0), "after it has joined again");
     assert_eq!(incarnation, member.membership.incarnation.get());
     assert!(member.holdings.all().is_empty());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_is_made_while_a_heartbeat_is_answered_is_no_failure_of_it() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-made-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let (node, incarnation) = (member.membership.node, member.membership.incarnation.clone());
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let writer = |token| Writer { node, incarnation: incarnation.get(), token };
+    let make = |name: &str, token| {
+        let (name, size, placement) = (ObjectName::parse(name).unwrap(), 4096, Placement::Policy);
+        let command = Command::MakeRegion { name, size, placement, writer: writer(token) };
+        let Reply::Reserved { object, .. } = disk.ask(&command).unwrap() else { panic!("no region") };
+        object
+    };
+    // The session that makes it hears that it is there before the answer to the heartbeat comes, which names it as one in the making.
+    let made = make("made", 1);
+    let given_up = make("given-up", 2);
+    *disk.behind_beat.lock().unwrap() = Some(Command::ShowRegion { object: made });
+    member.beat();
+    let state = |object| disk.ask(&Command::LookupObject { object });
+    assert!(matches!(state(made), Ok(Reply::Object(info)) if info.state == ObjectState::Mutable));
+    assert!(!matches!(state(given_up), Ok(Reply::Object(info)) if info.state == ObjectState::Making));
     fs::remove_dir_all(folder).unwrap();
 }
