@@ -136,6 +136,29 @@ fn a_page_moves_with_its_bytes_and_its_room() {
 }
 
 #[test]
+fn pages_that_have_moved_from_two_homes_to_a_third_are_read_and_written_in_one() {
+    let nodes = Nodes::new("two-homes", 4, 16);
+    let pools = nodes.pools();
+    let first = nodes.region(1, 2);
+    let bytes = pattern(0, 2 * PAGE as usize);
+    pools[1].write(first, &bytes).unwrap();
+    pools[2].pull_page(first).unwrap();
+    let mut found = vec![0; bytes.len()];
+    pools[0].read(first, &mut found).unwrap();
+    // The words of the first node say what was so, and its homes refuse both pages: that of the second one is asked first.
+    (0..2).for_each(|page| pools[3].pull_page(at(first, page * PAGE)).unwrap());
+    found.fill(0);
+    pools[0].read(first, &mut found).unwrap();
+    assert!(found == bytes, "read");
+    pools[2].pull_page(first).unwrap();
+    pools[1].pull_page(at(first, PAGE)).unwrap();
+    let other = pattern(7, bytes.len());
+    pools[0].write(first, &other).unwrap();
+    pools[3].read(first, &mut found).unwrap();
+    assert!(found == other, "written");
+}
+
+#[test]
 fn pages_that_come_at_once_to_a_node_that_had_none_are_there_after_its_next_start() {
     let mut nodes = Nodes::new("at-once", 2, 64);
     let bytes = 4 * PAGE;

@@ -186,6 +186,8 @@ impl RegionPages {
                     }
                 }
             }
+            // Homes refuse in their own order, and what goes to one home is cut out of the buffer in the order of its bytes.
+            unsettled.sort_unstable_by_key(|piece| piece.done);
             self.settle(pool, opened, &unsettled, buffer.is_write(), started)?;
             left = unsettled;
         }
