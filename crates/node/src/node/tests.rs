@@ -3,7 +3,7 @@
 use super::*;
 use crate::regions::create_near;
 use hinterland_directory::{MemberState, Reply};
-use hinterland_types::{ObjectName, RackName};
+use hinterland_types::{Epoch, ObjectName, RackName};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -61,5 +61,37 @@ fn a_region_that_was_taken_for_removed_and_is_found_again_ends_with_its_removal(
     assert!(region.is_gone(), "programs go on with pages that are no more");
     assert!(core.regions.known(object).is_none());
     node.stop();
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn of_a_region_that_goes_while_its_part_is_made_no_other_part_is_left() {
+    let folder = std::env::temp_dir().join(format!("hl-node-part-{}", std::process::id()));
+    let first = Node::start(options(&folder, "a", None)).unwrap();
+    let second = Node::start(options(&folder, "b", Some(first.core_address()))).unwrap();
+    let object = create_near(&first.core, &ObjectName::parse("region").unwrap(), 4 << 20).unwrap().object;
+    let core = &second.core;
+    let incarnation = core.membership.incarnation.get();
+    for round in 0..300 {
+        let region = core.regions.get(core, object).unwrap();
+        assert!(region.part().is_none(), "or this shows nothing");
+        std::thread::scope(|scope| {
+            // Two pages come at once to a node that had none, and it hears that the region is removed.
+            for _ in 0..2 {
+                scope.spawn(|| drop(core.regions.part_as_told(core, &region, Epoch(1 << 20), incarnation)));
+            }
+            scope.spawn(|| {
+                while core.holdings.find(object).is_err() && region.part().is_none() {
+                    std::hint::spin_loop();
+                }
+                core.holdings.drop_object(object);
+            });
+        });
+        let left = core.holdings.find(object).ok();
+        assert!(left.is_none(), "round {round}: a part that the directory takes for gone");
+        region.close();
+    }
+    second.stop();
+    first.stop();
     fs::remove_dir_all(folder).unwrap();
 }

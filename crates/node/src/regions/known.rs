@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What the directory says of a region.
 pub struct Layout {
@@ -46,6 +46,8 @@ pub struct Region {
     users: Box<[AtomicU32]>,
     homes: RwLock<Vec<Home>>,
     part: RwLock<Option<(Arc<Holding>, Life)>>,
+    /// Held while a part is made: one that went meanwhile must not be made once more.
+    pub(super) making_part: Mutex<()>,
     pub(super) moves: Moves,
     /// Who has copies of pages that are here.
     pub(super) shares: Shares,
@@ -89,6 +91,7 @@ impl Region {
             users: (0..count).map(|_| AtomicU32::new(0)).collect(),
             homes: RwLock::default(),
             part: RwLock::default(),
+            making_part: Mutex::default(),
             moves: Moves::default(),
             shares: Shares::default(),
             copies: Copies::default(),

@@ -160,7 +160,7 @@ impl Regions {
     /// The part of the region here that the directory has named to this life of the node, made if there is none. The node may have begun
     /// another life while the answer was on its way, and the directory have given up the part: pages that came into one that it does not
     /// know would go with that at the next report.
-    pub(super) fn part_as_told(
+    pub(crate) fn part_as_told(
         &self,
         core: &Core,
         region: &Arc<Region>,
@@ -175,6 +175,9 @@ impl Regions {
         if core.membership.incarnation.get() != incarnation {
             return Err(changed());
         }
+        // Of two pages that come at once to a node without a part, the second waits: should the region be removed meanwhile, it finds the part
+        // of the first, which the node has let go of, and makes none that the directory takes for gone.
+        let _making = region.making_part.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(holding) = region.part() {
             return if holding.epoch() == part { Ok(holding) } else { Err(changed()) };
         }
