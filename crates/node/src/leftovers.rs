@@ -5,9 +5,11 @@
 
 use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
 use hinterland_os::huge_pages::{OvercommitClaim, set_overcommit};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file in such a folder that says where the state lies.
@@ -36,7 +38,7 @@ impl Marked {
         // If another node has it, that one uses the same state, and is heard of elsewhere.
         let _ = lock_byte(&file, 0, ByteLock::Alone);
         file.set_len(0)?;
-        file.write_all(fs::canonicalize(state)?.as_os_str().as_bytes())?;
+        file.write_all(&mark_of(&fs::canonicalize(state)?))?;
         Ok(Self { folder: folder.to_path_buf(), _lock: file })
     }
 
@@ -93,11 +95,8 @@ fn take_back_one(folder: &Path) -> Option<String> {
         return None;
     }
     let file = File::options().read(true).write(true).open(folder.join(MARK)).ok()?;
-    let state = PathBuf::from(std::ffi::OsString::from_vec(fs::read(folder.join(MARK)).ok()?));
-    // An empty mark is of a node that starts at this moment.
-    if !state.is_absolute() || fs::exists(state.join("node.id")).unwrap_or(true) {
-        return None;
-    }
+    let mark = fs::read(folder.join(MARK)).ok()?;
+    let state = is_gone(&mark)?;
     if is_byte_locked(&file, 0).unwrap_or(true) {
         return None;
     }
@@ -111,6 +110,36 @@ fn take_back_one(folder: &Path) -> Option<String> {
         folder.display(),
         state.display()
     ))
+}
+
+/// What a mark says: the path of a state, and behind a zero byte which folders it lies in, from itself up to the root.
+fn mark_of(state: &Path) -> Vec<u8> {
+    let folders: Vec<String> = state.ancestors().map_while(identity).collect();
+    [state.as_os_str().as_bytes(), b"\0", folders.join(" ").as_bytes()].concat()
+}
+
+/// Device and number of a folder.
+fn identity(folder: &Path) -> Option<String> {
+    fs::metadata(folder).ok().map(|found| format!("{}:{}", found.dev(), found.ino()))
+}
+
+/// The state that a mark names, if it was removed. A container that shares no state with this one, or a disk that is not mounted now, has no
+/// state at that path either: the nearest folder of the path that is there must be the one in which the state lay.
+fn is_gone(mark: &[u8]) -> Option<PathBuf> {
+    let mut parts = mark.splitn(2, |byte| *byte == 0);
+    let state = PathBuf::from(OsStr::from_bytes(parts.next()?));
+    // An empty mark is of a node that starts at this moment.
+    if !state.is_absolute() || fs::exists(state.join("node.id")).unwrap_or(true) {
+        return None;
+    }
+    // Earlier releases noted the path alone.
+    let Some(folders) = parts.next() else { return Some(state) };
+    let mut known = std::str::from_utf8(folders).ok()?.split(' ');
+    let lay_there = state.ancestors().find_map(|folder| {
+        let was = known.next();
+        fs::exists(folder).unwrap_or(true).then(|| was.is_some() && identity(folder).as_deref() == was)
+    });
+    (lay_there == Some(true)).then_some(state)
 }
 
 #[cfg(test)]
@@ -138,6 +167,31 @@ mod tests {
         return_claim_of_before(&folder);
         assert!(claim.pages == 0 || limit >= claim.pages);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn memory_stays_of_a_node_whose_state_cannot_be_seen_from_here() {
+        let parent = std::env::temp_dir().join(format!("hl-elsewhere-{}", std::process::id()));
+        let state = parent.join("disk/state");
+        fs::create_dir_all(&state).unwrap();
+        fs::write(state.join("node.id"), "1").unwrap();
+        let memory = parent.join("memory-0000000000000001");
+        fs::create_dir_all(&memory).unwrap();
+        drop(Marked::new(&memory, &state).unwrap());
+        // As where the disk is not mounted, or where a container has another folder of the name.
+        let away = parent.join("away");
+        fs::rename(parent.join("disk"), &away).unwrap();
+        fs::create_dir(parent.join("disk")).unwrap();
+        assert_eq!(take_back(&parent), [""; 0]);
+        fs::remove_dir(parent.join("disk")).unwrap();
+        fs::rename(&away, parent.join("disk")).unwrap();
+        fs::remove_dir_all(&state).unwrap();
+        assert_eq!(take_back(&parent).len(), 1);
+        // A mark of an earlier release has the path alone.
+        fs::create_dir_all(&memory).unwrap();
+        fs::write(memory.join(MARK), state.as_os_str().as_bytes()).unwrap();
+        assert_eq!(take_back(&parent).len(), 1);
+        fs::remove_dir_all(parent).unwrap();
     }
 
     #[test]
