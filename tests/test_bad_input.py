@@ -399,7 +399,8 @@ def test_without_a_fuse_device_the_command_that_brings_it_is_named(node, folder)
     devices.mkdir()
     for name, minor in [("null", 3), ("zero", 5), ("urandom", 9)]:
         os.mknod(devices / name, 0o666 | 0o020000, os.makedev(1, minor))
-    for words in (["mount", folder], ["run", "--", "true"]):
+    (folder / "pool").mkdir()
+    for words in (["mount", folder / "pool"], ["run", "--", "true"]):
         outcome = subprocess.run(without("/dev", devices, *node.command(*words)), capture_output=True, text=True,
                                  timeout=30, check=False)
         assert outcome.returncode == 1

@@ -51,9 +51,10 @@ def test_few_descriptors_refuse_clients_and_keep_the_node(start_node, make_file)
 @need_root
 def test_without_fuse_the_hint_says_so(node):
     hidden = ["unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh"]
-    for words in (["mount", node.folder], ["run", "--", "true"]):
+    (node.folder / "pool").mkdir()
+    for words in (["mount", node.folder / "pool"], ["run", "--", "true"]):
         outcome = subprocess.run([*hidden, *node.command(*words)], capture_output=True, text=True, timeout=60)
-        assert outcome.returncode == 1 and "hint:" in outcome.stderr, outcome.stderr
+        assert outcome.returncode == 1 and "mounting on" in outcome.stderr and "hint:" in outcome.stderr, outcome.stderr
 
 
 @need_root
