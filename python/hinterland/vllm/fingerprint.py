@@ -59,7 +59,8 @@ def fingerprint(vllm_config, shape, namespace, rank):
 def multimodal(model):
     """What the engine's own settings make of an image or a video; its hash, and so those of its blocks, is of the input alone."""
     config = getattr(model, "multimodal_config", None)
-    settings = [getattr(config, name, None) for name in ("mm_processor_kwargs", "video_pruning_rate")]
+    names = ("mm_processor_kwargs", "video_pruning_rate", "video_pruning_method", "mm_encoder_attn_dtype")
+    settings = [getattr(config, name, None) for name in names]
     return json.dumps(settings, sort_keys=True, default=repr) if any(settings) else None
 
 
