@@ -35,11 +35,12 @@ impl Known {
         OpenedSpace { namespace: Namespace(number), counters: self.counters, uses: Arc::clone(&self.uses) }
     }
 
-    /// Whether a session has it open, something is set for it, or it has a number of its own among the counters, which the next one that
-    /// gets the number would go on with.
+    /// Whether a session has it open, something is set for it, blocks of it were replaced, which a disk may not have noted yet, or it has a
+    /// number of its own among the counters, which the next one that gets the number would go on with.
     pub fn is_needed(&self) -> bool {
         let is_counted_apart = self.counters < COUNTED_MAX - 1;
-        Arc::strong_count(&self.uses) > 1 || self.limits != Limits::default() || is_counted_apart
+        let is_set = self.limits != Limits::default() || self.is_memory_only;
+        Arc::strong_count(&self.uses) > 1 || is_set || is_counted_apart
     }
 }
 
@@ -213,5 +214,22 @@ mod tests {
         taken.sort_unstable();
         taken.dedup();
         assert_eq!((taken.len() as u32, free_counter(&spaces)), (COUNTED_MAX, COUNTED_MAX - 1));
+    }
+
+    #[test]
+    fn what_is_open_or_set_or_replaced_is_needed() {
+        let known = |is_memory_only| Known {
+            fingerprint: [9; 32],
+            label: String::new(),
+            counters: COUNTED_MAX - 1,
+            limits: Limits::default(),
+            is_memory_only,
+            uses: Arc::default(),
+        };
+        let opened = known(false);
+        let handle = opened.opened(1);
+        assert!(opened.is_needed());
+        drop(handle);
+        assert_eq!((opened.is_needed(), known(true).is_needed()), (false, true));
     }
 }
