@@ -40,6 +40,12 @@ impl Owner {
         attributes(inode, FileType::Directory, 0, marks.unwrap_or_else(|| self.folder_marks()))
     }
 
+    /// What `stat` says of a symbolic link, and what was set of it.
+    pub(crate) fn link(self, inode: u64, target: &[u8], marks: Option<Marks>) -> FileAttr {
+        let bytes = target.len() as u64;
+        attributes(inode, FileType::Symlink, bytes, marks.unwrap_or_else(|| self.link_marks()))
+    }
+
     /// What holds of a file of which nothing was set.
     pub(crate) fn file_marks(self) -> Marks {
         self.marks(if self.writable { 0o644 } else { 0o444 })
@@ -48,6 +54,11 @@ impl Owner {
     /// What holds of a folder of which nothing was set.
     pub(crate) fn folder_marks(self) -> Marks {
         self.marks(if self.writable { 0o755 } else { 0o555 })
+    }
+
+    /// What holds of a symbolic link of which nothing was set.
+    pub(crate) fn link_marks(self) -> Marks {
+        self.marks(0o777)
     }
 
     fn marks(self, mode: u16) -> Marks {
@@ -81,6 +92,8 @@ pub(crate) fn attribute(entry: &Entry, placing: &Placing, name: &str) -> Option<
     match entry {
         Entry::File(info) => file_attribute(info, placing, name),
         Entry::Folder(_) => folder_attribute(placing, name),
+        // The kernel asks links for none of those that programs name.
+        Entry::Link(_) => None,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::coming::Coming;
 use crate::draft::Draft;
 use crate::drafts::Drafts;
 use crate::folders::Folders;
+use crate::links::LINK_BYTES;
 use crate::listing::{Child, children, is_folder};
 use crate::mount::Trace;
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
@@ -12,7 +13,7 @@ use crate::remembered::Remembered;
 use crate::replaced::Replaced;
 use crate::source::{Contents, Source, SourceError};
 use crate::tree::{Entry, ROOT, Tree, inode_of, join};
-use fuser::{BackingId, Errno, FileAttr, FileHandle, INodeNo, ReplyOpen};
+use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, INodeNo, ReplyOpen};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::ObjectName;
 use hinterland_types::limits::NAME_COMPONENT_BYTES_MAX;
@@ -137,13 +138,14 @@ impl PoolFiles {
         match self.entry(inode)? {
             Entry::File(info) => Ok(info),
             Entry::Folder(_) => Err(Errno::EISDIR),
+            Entry::Link(_) => Err(Errno::ELOOP),
         }
     }
 
     pub(crate) fn folder(&self, inode: INodeNo) -> Result<Arc<str>, Errno> {
         match self.entry(inode)? {
             Entry::Folder(path) => Ok(path),
-            Entry::File(_) => Err(Errno::ENOTDIR),
+            Entry::File(_) | Entry::Link(_) => Err(Errno::ENOTDIR),
         }
     }
 
@@ -163,6 +165,7 @@ impl PoolFiles {
                 Ok((found, Duration::ZERO))
             }
             Entry::File(info) => Ok((self.file_attributes(inode.0, &info), ATTRIBUTE_LIFETIME)),
+            Entry::Link(target) => Ok((self.link_attributes(inode.0, &target), ATTRIBUTE_LIFETIME)),
         }
     }
 
@@ -178,6 +181,10 @@ impl PoolFiles {
 
     pub(crate) fn file_attributes(&self, inode: u64, info: &ObjectInfo) -> FileAttr {
         self.owner.file(inode, info.bytes, self.remembered.file(inode))
+    }
+
+    fn link_attributes(&self, inode: u64, target: &[u8]) -> FileAttr {
+        self.owner.link(inode, target, self.remembered.file(inode))
     }
 
     /// The path of an entry of a folder.
@@ -206,20 +213,43 @@ impl PoolFiles {
         {
             return Ok(found);
         }
-        let found = self.source.stat(&object).map_err(|error| logged("lookup", path, &error))?;
-        if let Some(mut info) = found.filter(|info| info.state == ObjectState::Sealed) {
-            if let Some(thread) = thread.filter(|thread| self.coming.is_told(*thread, path))
-                && let Ok(Some((opened, contents))) = self.open_named(&object)
-            {
-                self.coming.opened(thread, opened.object, contents);
-                info = opened;
-            }
-            return self.enter_file(Arc::new(info)).ok_or(Errno::EIO);
+        if let Some(found) = self.find_object(&object, thread)? {
+            return Ok(found);
         }
         if self.has_folder(path)? {
             return Ok(self.enter_folder(path));
         }
         Err(Errno::ENOENT)
+    }
+
+    /// What the object of a name is to the kernel; nothing if there is none.
+    fn find_object(&self, name: &ObjectName, thread: Option<u32>) -> Result<Option<Found>, Errno> {
+        let said = |error: &SourceError| logged("lookup", name.as_str(), error);
+        let mut tries = 0;
+        loop {
+            let found = self.source.stat(name).map_err(|error| said(&error))?;
+            let Some(mut info) = found.filter(|info| info.state == ObjectState::Sealed) else {
+                return Ok(None);
+            };
+            tries += 1;
+            match self.target(&info) {
+                Ok(Some(target)) => return self.enter_link(&info, target).ok_or(Errno::EIO).map(Some),
+                Ok(None) => {}
+                Err(error) if error.code == nix::libc::ENOENT && tries < OPENS_MAX => continue,
+                // Whoever opens it as a file hears why nothing can be read; it can be removed and renamed all the same.
+                Err(error) => drop(said(&error)),
+            }
+            if let Some(thread) = thread.filter(|thread| self.coming.is_told(*thread, name.as_str()))
+                && let Ok(Some((opened, contents))) = self.open_named(name)
+            {
+                if opened.object != info.object && opened.bytes == LINK_BYTES && tries < OPENS_MAX {
+                    continue;
+                }
+                self.coming.opened(thread, opened.object, contents);
+                info = opened;
+            }
+            return self.enter_file(Arc::new(info)).ok_or(Errno::EIO).map(Some);
+        }
     }
 
     /// Opens what has a name at this moment, however often others replace it; nothing if no object has it.
@@ -258,6 +288,13 @@ impl PoolFiles {
             return None;
         };
         let attributes = self.file_attributes(inode, &info);
+        let name_for = if self.replaced.has(info.name.as_str()) { Duration::ZERO } else { ENTRY_LIFETIME };
+        Some(Found { attributes, attributes_for: ATTRIBUTE_LIFETIME, name_for })
+    }
+
+    pub(crate) fn enter_link(&self, info: &ObjectInfo, target: Arc<[u8]>) -> Option<Found> {
+        let inode = self.tree().enter_link(info, target.clone())?;
+        let attributes = self.link_attributes(inode, &target);
         let name_for = if self.replaced.has(info.name.as_str()) { Duration::ZERO } else { ENTRY_LIFETIME };
         Some(Found { attributes, attributes_for: ATTRIBUTE_LIFETIME, name_for })
     }
@@ -398,7 +435,7 @@ impl PoolFiles {
     pub(crate) fn enter_listed(&self, folder: &str, name: &str, child: &Child) -> Option<Found> {
         match child {
             Child::Folder => Some(self.enter_folder(&join(folder, name))),
-            Child::File(info) if info.state == ObjectState::Writing => {
+            Child::File(info) if info.state == ObjectState::Writing || info.bytes == LINK_BYTES => {
                 self.find_path(&join(folder, name), None).ok()
             }
             Child::File(info) => self.enter_file(info.clone()),
@@ -444,6 +481,18 @@ impl PoolFiles {
     pub(crate) fn inode_above(&self, folder: &str) -> u64 {
         let above = folder.rsplit_once('/').map(|(above, _)| above);
         above.map_or(ROOT, |above| self.tree().folder_inode(above).unwrap_or(UNKNOWN_INODE))
+    }
+
+    pub(crate) fn kind_in_listing(&self, child: &Child) -> FileType {
+        match child {
+            Child::Folder => FileType::Directory,
+            Child::File(info) if info.state == ObjectState::Writing => FileType::RegularFile,
+            Child::File(info) => match self.target(info) {
+                Ok(Some(_)) => FileType::Symlink,
+                // One that has gone meanwhile, or cannot be read, is a file for who looks at it, too.
+                Ok(None) | Err(_) => FileType::RegularFile,
+            },
+        }
     }
 
     pub(crate) fn inode_in_listing(&self, folder: &str, name: &str, child: &Child) -> u64 {

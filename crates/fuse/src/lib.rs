@@ -22,6 +22,7 @@
 //! | `filesystem` | the tree of files: finding, listing, reading |
 //! | `opening` | opening, writing, closing and publishing |
 //! | `names` | removing and renaming |
+//! | `links` | symbolic links |
 //! | `settings` | lengths, modes, owners, times and extended attributes that programs set |
 //! | `requests` | the kernel's requests |
 //! | [`mount`] | mounting, unmounting, and why it cannot be done |
@@ -51,6 +52,7 @@ mod draft;
 mod drafts;
 mod filesystem;
 mod folders;
+mod links;
 mod listing;
 pub mod machine;
 pub mod mount;

@@ -171,10 +171,15 @@ impl PoolFiles {
         }
         let known = self.open_named(name).map_err(|error| logged("opening", path, &error))?;
         let Some((info, contents)) = known else { return Ok(()) };
+        let file = OpenFile::plain(contents);
+        // Another host has made a link of it meanwhile: the kernel looks the name up again, and goes where it leads.
+        if self.target_in(&info, &file).map_err(|error| logged("opening", path, &error))?.is_some() {
+            return Ok(());
+        }
         let number = self.drafts.next_inode();
         let info = Arc::new(info);
         self.remembered.goes_on(info.object.0, number);
-        let draft = Draft::reopened(number, info.clone(), OpenFile::plain(contents), thread);
+        let draft = Draft::reopened(number, info.clone(), file, thread);
         draft.lock().expect(thread);
         self.drafts.insert(path, None, Arc::new(draft));
         Ok(())

@@ -126,6 +126,10 @@ impl PoolSource {
 }
 
 impl Source for PoolSource {
+    fn pool(&self) -> PoolId {
+        self.door.pool
+    }
+
     fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
         match self.ask(|pool| pool.stat(name)) {
             Ok(info) => Ok(Some(info)),

@@ -2,7 +2,6 @@
 
 use crate::attributes::attribute;
 use crate::filesystem::{ENTRY_LIFETIME, Found, PoolFiles, logged};
-use crate::listing::Child;
 use crate::open_files::OpenFile;
 use crate::opening::{DRAFT_READING, DRAFT_WRITING, Opening};
 use crate::settings::Changes;
@@ -167,8 +166,19 @@ impl Filesystem for PoolFiles {
         }
     }
 
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let opening = Opening { request, mode: 0o777, flags: nix::libc::O_EXCL };
+        match self.make_link(parent, name, target, &opening) {
+            Ok(made) => enter(reply, &made),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+        match self.read_link(inode) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
@@ -354,10 +364,7 @@ impl Filesystem for PoolFiles {
                     reply.add(INodeNo(shown), next, FileType::Directory, name)
                 }
                 Some((name, child)) => {
-                    let kind = match child {
-                        Child::Folder => FileType::Directory,
-                        Child::File(_) => FileType::RegularFile,
-                    };
+                    let kind = self.kind_in_listing(child);
                     reply.add(INodeNo(self.inode_in_listing(&folder, name, child)), next, kind, name)
                 }
             };

@@ -49,6 +49,10 @@ impl PoolFiles {
                 let marks = self.remembered.file(inode.0).unwrap_or_else(|| self.owner.file_marks());
                 self.remembered.set_file(inode.0, changes.applied(marks));
             }
+            Entry::Link(_) => {
+                let marks = self.remembered.file(inode.0).unwrap_or_else(|| self.owner.link_marks());
+                self.remembered.set_file(inode.0, changes.applied(marks));
+            }
         }
         self.attributes(inode)
     }
@@ -95,7 +99,7 @@ impl PoolFiles {
         let entry = self.entry(inode)?;
         let placing = match &entry {
             Entry::Folder(path) => self.remembered.own_placing(path),
-            Entry::File(_) => Placing::default(),
+            Entry::File(_) | Entry::Link(_) => Placing::default(),
         };
         Ok((entry, placing))
     }
@@ -124,6 +128,7 @@ impl PoolFiles {
                 self.remembered.place(&path, placing);
                 Ok(())
             }
+            Entry::Link(_) => Err(Errno::EPERM),
             Entry::File(info) => {
                 let Some(draft) = self.drafts.find(inode.0) else {
                     let text = format!(

@@ -1,5 +1,6 @@
 //! What the file system needs of a pool: names, bytes and room.
 
+use hinterland_proto::PoolId;
 use hinterland_proto::control::{ObjectInfo, RenameTarget};
 use hinterland_types::{ObjectId, ObjectName, RackName};
 use std::fs::File;
@@ -93,6 +94,9 @@ pub trait NewObject: Send {
 
 /// A pool as the file system sees it.
 pub trait Source: Send + Sync + 'static {
+    /// Which pool it is.
+    fn pool(&self) -> PoolId;
+
     /// The object of this name, if there is one.
     ///
     /// # Errors
@@ -188,6 +192,10 @@ pub(crate) mod tests {
     pub(crate) struct Names(pub(crate) Vec<ObjectInfo>);
 
     impl Source for Names {
+        fn pool(&self) -> PoolId {
+            PoolId(1)
+        }
+
         fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
             Ok(self.0.iter().find(|info| info.name == *name).cloned())
         }

@@ -20,6 +20,8 @@ pub(crate) enum Entry {
     Folder(Arc<str>),
     /// A sealed object.
     File(Arc<ObjectInfo>),
+    /// A symbolic link, by where it leads.
+    Link(Arc<[u8]>),
 }
 
 struct Node {
@@ -73,6 +75,15 @@ impl Tree {
         Some(inode)
     }
 
+    /// Remembers that the kernel was told of a symbolic link, and gives its inode number; nothing as above.
+    pub(crate) fn enter_link(&mut self, info: &ObjectInfo, target: Arc<[u8]>) -> Option<u64> {
+        let inode = inode_of(info)?;
+        let node = self.nodes.entry(inode).or_insert(Node { entry: Entry::Link(target.clone()), lookups: 0 });
+        node.entry = Entry::Link(target);
+        node.lookups += 1;
+        Some(inode)
+    }
+
     /// Replaces what is known of a file, if the kernel was told of it.
     pub(crate) fn renew(&mut self, inode: u64, info: Arc<ObjectInfo>) {
         if let Some(node) = self.nodes.get_mut(&inode) {
@@ -110,6 +121,8 @@ impl Tree {
                         *path = Arc::from(name);
                     }
                 }
+                // It is found by its name and asked for by its number.
+                Entry::Link(_) => {}
             }
         }
         let known = std::mem::take(&mut self.folders);

@@ -10,6 +10,7 @@ use hinterland_fuse::{
     Contents, MountError, MountOptions, Mounted, ReadAt, Source, SourceError, Space, Unmounted, mount,
 };
 use hinterland_os::probe::Machine;
+use hinterland_proto::PoolId;
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::{ObjectId, ObjectName};
 use std::collections::BTreeMap;
@@ -90,6 +91,10 @@ impl MadeUp {
 }
 
 impl Source for MadeUp {
+    fn pool(&self) -> PoolId {
+        PoolId(1)
+    }
+
     fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
         Ok(self.objects.lock().unwrap().get(name).map(|(info, _)| info.clone()))
     }
