@@ -483,6 +483,39 @@ def test_names_are_exchanged_or_kept_if_a_program_asks_for_that(mount, node):
     assert code_of(lambda: rename_with(2, mount / "folder", mount / "two")) == errno.EINVAL
 
 
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "written"])
+def test_a_name_that_two_hosts_give_without_replacing_goes_to_one(mount, node, folder, is_sealed):
+    """Programs of several hosts take turns by that: who gets the name has the turn."""
+    other = Mount(node, folder, "other")
+    mounts = (mount, other)
+    barrier = threading.Barrier(2)
+    for number in range(40):
+        with contextlib.ExitStack() as opened:
+            for place, mounted in enumerate(mounts):
+                file = open(mounted / f"mine-{place}", "wb", buffering=0)
+                opened.enter_context(file).write(b"%d" % place)
+                if is_sealed:
+                    file.close()
+                    wait_until(lambda p=place: f"mine-{p}" in names(node))
+
+            def take(place, name=f"turn-{number}"):
+                barrier.wait()
+                try:
+                    rename_with(1, mounts[place] / f"mine-{place}", mounts[place] / name)
+                    return True
+                except FileExistsError:
+                    return False
+
+            with concurrent.futures.ThreadPoolExecutor(2) as threads:
+                have = list(threads.map(take, (0, 1)))
+        assert sorted(have) == [False, True], f"turn {number}: {have}"
+        wait_until(lambda n=number, h=have: content(node, f"turn-{n}") == (b"0" if h[0] else b"1"))
+        loser = 1 if have[0] else 0
+        wait_until(lambda p=loser: f"mine-{p}" in names(node))
+        assert (mounts[loser] / f"mine-{loser}").read_bytes() == b"%d" % loser
+    other.stop()
+
+
 def test_what_is_removed_is_read_on_and_its_room_is_back(mount, node):
     before = used(node)
     (mount / "sealed").write_bytes(b"s" * 3 * MEBIBYTE)

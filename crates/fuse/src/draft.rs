@@ -370,6 +370,18 @@ impl Inner {
         Ok(())
     }
 
+    /// Has its put take a name in the pool that it is to have, and nothing else may have. It has its name still.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool, `EEXIST` if something has the name.
+    pub(crate) fn claim(&mut self, name: &ObjectName) -> Result<(), SourceError> {
+        if let (Some(put), Some(taken)) = (&mut self.put, &self.taken) {
+            put.rename(taken, name)?;
+            self.taken = Some(name.clone());
+        }
+        Ok(())
+    }
+
     /// Has its put give back its name in the pool, so that another file can have it.
     ///
     /// # Errors

@@ -119,7 +119,8 @@ impl PoolFiles {
         let _names = self.names();
         let here = self.thing(&from, &names.0)?.ok_or(Errno::ENOENT)?;
         let there = self.thing(&to, &names.1)?;
-        if there.is_some() && flags.contains(RenameFlags::RENAME_NOREPLACE) {
+        let keeps = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        if there.is_some() && keeps {
             return Err(Errno::EEXIST);
         }
         if let Some(Thing::Object(info)) = &there
@@ -134,7 +135,7 @@ impl PoolFiles {
             (Thing::Folder, Some(Thing::Object(_) | Thing::Draft(_))) => Err(Errno::ENOTDIR),
             (Thing::Folder, there) => self.move_folder((&from, &names.0), (&to, &names.1), there.is_some()),
             (_, Some(Thing::Folder)) => Err(Errno::EISDIR),
-            (here, there) => self.move_file((&from, &names.0), here, (&to, &names.1), there),
+            (here, there) => self.move_file((&from, &names.0), here, (&to, &names.1), there, keeps),
         };
         outcome?;
         self.keep_folder_of(&from);
@@ -157,6 +158,7 @@ impl PoolFiles {
         here: Thing,
         to: (&str, &ObjectName),
         there: Option<Thing>,
+        keeps: bool,
     ) -> Result<(), Errno> {
         let said = |error: SourceError| logged("renaming", from.0, &error);
         // What is being written was found without asking what has its name in the pool by now.
@@ -180,39 +182,74 @@ impl PoolFiles {
             Some(Thing::Object(info)) => covered = Some(info.object),
             _ => {}
         }
-        let moves = |object| match self.source.rename(from.1, to.1, RenameTarget::Replace) {
-            Ok(()) => {
-                self.tree().rename_file(object, to.1);
-                covered.into_iter().for_each(|covered: ObjectId| self.let_go(covered.0));
-                Ok(())
-            }
-            // Another mount is writing it.
-            Err(error) if error.code == libc::EEXIST => Err(SourceError { code: libc::EBUSY, ..error }),
-            Err(error) => Err(error),
-        };
-        match here {
-            Thing::Draft(draft) => {
-                let mut inner = draft.lock();
-                // What had its name here before it is not seen again.
-                if let Some(object) = inner.covers {
-                    self.remove_covered(from.1, object).map_err(said)?;
-                }
-                inner.covers = covered.filter(|_| inner.before.is_none());
-                // What was nothing before has no name in the pool; what has the other name there goes when this is closed.
-                match inner.before.as_ref().map_or(Ok(()), |before| moves(before.object)) {
-                    Err(error) if error.code != libc::ENOENT => return Err(said(error)),
-                    _ => {}
-                }
-                inner.rename(to.1).map_err(said)?;
-                self.drafts.rename(from.0, to.0);
-                self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
-            }
-            Thing::Object(info) => moves(info.object).map_err(said)?,
+        let moved = match here {
+            Thing::Draft(draft) => self.move_draft(&draft, from, to, covered, keeps),
+            Thing::Object(info) => self.move_object(info.object, (from.1, to.1), covered, keeps),
             Thing::Folder => return Err(Errno::EISDIR),
-        }
+        };
+        moved.map_err(|error| match error.code {
+            // Another host was first.
+            libc::EEXIST if keeps => Errno::EEXIST,
+            _ => said(error),
+        })?;
         if let Some(Thing::Draft(draft)) = there {
             self.unname(&draft, to.0);
         }
+        Ok(())
+    }
+
+    /// Gives an object another name, in the place of what has it unless that is to keep it.
+    fn move_object(
+        &self,
+        object: ObjectId,
+        (from, to): (&ObjectName, &ObjectName),
+        covered: Option<ObjectId>,
+        keeps: bool,
+    ) -> Result<(), SourceError> {
+        let target = if keeps { RenameTarget::Refuse } else { RenameTarget::Replace };
+        match self.source.rename(from, to, target) {
+            Ok(()) => {
+                self.tree().rename_file(object, to);
+                covered.into_iter().for_each(|covered| self.let_go(covered.0));
+                Ok(())
+            }
+            // Another mount is writing it.
+            Err(error) if error.code == libc::EEXIST && !keeps => {
+                Err(SourceError { code: libc::EBUSY, ..error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same of a file that is being written.
+    fn move_draft(
+        &self,
+        draft: &Draft,
+        from: (&str, &ObjectName),
+        to: (&str, &ObjectName),
+        covered: Option<ObjectId>,
+        keeps: bool,
+    ) -> Result<(), SourceError> {
+        let mut inner = draft.lock();
+        // What was nothing before has no name in the pool; what has the other name there goes when this is closed.
+        let before = inner.before.as_ref().map(|before| before.object);
+        let moved = before.map(|object| self.move_object(object, (from.1, to.1), covered, keeps));
+        let is_moved = match moved {
+            Some(Err(error)) if error.code != libc::ENOENT => return Err(error),
+            moved => moved.is_some_and(|moved| moved.is_ok()),
+        };
+        if keeps && !is_moved {
+            // From here on no other host gets the name, which this one has seen free.
+            inner.claim(to.1)?;
+        }
+        // What had its name here before it is not seen again.
+        if let Some(object) = inner.covers {
+            self.remove_covered(from.1, object)?;
+        }
+        inner.covers = covered.filter(|_| inner.before.is_none());
+        inner.rename(to.1)?;
+        self.drafts.rename(from.0, to.0);
+        self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
         Ok(())
     }
 
