@@ -148,6 +148,25 @@ def test_links_are_followed_replaced_and_told_from_files(mount, folder):
     assert os.lstat(mount / "loop").st_mtime == 1_100_000_000 and os.readlink(mount / "loop") == "loop"
 
 
+def test_a_link_has_marks_of_its_own(mount):
+    (mount / "folder").mkdir()
+    (mount / "folder/file").write_bytes(b"x")
+    before = os.stat(mount / "folder")
+    os.symlink("file", mount / "folder/link")
+    assert os.stat(mount / "folder").st_mtime_ns > before.st_mtime_ns
+    link = os.lstat(mount / "folder/link")
+    assert stat.S_IMODE(link.st_mode) == 0o777 and link.st_nlink == 1
+    os.chmod(mount / "folder/link", 0o640)
+    os.utime(mount / "folder/link", (1_000_000_000, 1_100_000_000))
+    assert os.lstat(mount / "folder/link") == link
+    followed = os.stat(mount / "folder/link")
+    assert followed == os.stat(mount / "folder/file") and stat.S_IMODE(followed.st_mode) == 0o640
+    os.rename(mount / "folder/link", mount / "folder/moved")
+    assert os.stat(mount / "folder/moved") == followed
+    moved = os.lstat(mount / "folder/moved")
+    assert (moved.st_ino, moved.st_mode, moved.st_mtime, moved.st_size) == (link.st_ino, link.st_mode, link.st_mtime, 4)
+
+
 def test_a_link_that_another_host_makes_in_the_place_of_a_file_is_followed(node, folder):
     one, two = Mount(node, folder, "one"), Mount(node, folder, "two")
     (one / "target").write_bytes(b"target")
@@ -219,11 +238,15 @@ TARGETS = ["a", "b", "d", "d/a", "../a", "nothing", "./c"]
 def test_random_links_are_those_of_a_tmpfs(mount, node, plain, seed):
     chance = random.Random(seed)
     steps = []
+    # One level down, for links lead up from there.
+    roots = [mount / "here", plain / "here"]
+    for root in roots:
+        root.mkdir()
 
     def both(*words):
         steps.append(words)
         outcomes = []
-        for root in (mount.folder, plain):
+        for root in roots:
             try:
                 outcomes.append(act(root, *words))
             except OSError as error:
