@@ -187,6 +187,29 @@ def test_a_link_that_another_host_makes_in_the_place_of_a_file_is_followed(node,
     two.stop()
 
 
+@pytest.mark.parametrize("mode", ["ab", "r+b"])
+def test_what_a_link_that_another_host_has_just_made_leads_to_is_written(node, folder, mode):
+    one, two = Mount(node, folder, "one"), Mount(node, folder, "two")
+    (one / "folder").mkdir()
+    (one / "folder/target").write_bytes(b"target")
+    os.symlink("folder/target", one / "middle")
+    for number in range(6):
+        (one / "name").write_bytes(b"file")
+        wait_until(lambda: tried_read(two / "name") == b"file")
+        os.symlink("middle", one / "new")
+        os.rename(one / "new", one / "name")
+        # The kernel of the second takes the name for the file that it was told of.
+        with open(two / "name", mode) as file:
+            file.seek(0, os.SEEK_END)
+            file.write(b"%d" % number)
+        written = b"target" + b"0123456789"[: number + 1]
+        wait_until(lambda w=written: content(node, "folder/target") == w)
+        assert os.readlink(one / "name") == "middle"
+        os.unlink(one / "name")
+    one.stop()
+    two.stop()
+
+
 def tried_read(path):
     try:
         return path.read_bytes()

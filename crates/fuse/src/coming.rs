@@ -22,6 +22,8 @@ struct Told {
 #[derive(Default)]
 pub(crate) struct Coming {
     threads: Mutex<HashMap<u32, Told>>,
+    /// Those that were to write a file and find a link in its place.
+    following: Mutex<HashMap<u32, Instant>>,
 }
 
 impl Coming {
@@ -45,6 +47,19 @@ impl Coming {
     pub(crate) fn take(&self, thread: u32, object: ObjectId) -> Option<Contents> {
         let (opened, contents) = self.with(|threads| threads.remove(&thread))?.opened?;
         (opened == object).then_some(contents)
+    }
+
+    /// A thread that is told to look a name up again, to write what it finds, finds a link: it has no look left for what lies behind that.
+    pub(crate) fn follow(&self, thread: u32) {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        following.retain(|_, since| since.elapsed() < COMES_WITHIN);
+        following.insert(thread, Instant::now());
+    }
+
+    /// Whether the object that a thread looks up is the one behind the link, which it is to write.
+    pub(crate) fn follows(&self, thread: u32) -> bool {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        following.remove(&thread).is_some_and(|since| since.elapsed() < COMES_WITHIN)
     }
 
     /// Forgets who has not come. What was opened for them, and what `work` gives back, is closed without the lock: that asks the node.

@@ -54,7 +54,7 @@ pub(crate) struct PoolFiles {
     pub(crate) folders: Folders,
     pub(crate) remembered: Remembered,
     replaced: Replaced,
-    coming: Coming,
+    pub(crate) coming: Coming,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
     open_folders: Mutex<HashMap<u64, OpenFolder>>,
@@ -247,6 +247,11 @@ impl PoolFiles {
                 }
                 self.coming.opened(thread, opened.object, contents);
                 info = opened;
+            }
+            if let Some(thread) = thread.filter(|thread| self.coming.follows(*thread))
+                && let Some(found) = self.enter_followed(thread, name)
+            {
+                return Ok(Some(found));
             }
             return self.enter_file(Arc::new(info)).ok_or(Errno::EIO).map(Some);
         }

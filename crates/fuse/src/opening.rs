@@ -172,8 +172,9 @@ impl PoolFiles {
         let known = self.open_named(name).map_err(|error| logged("opening", path, &error))?;
         let Some((info, contents)) = known else { return Ok(()) };
         let file = OpenFile::plain(contents);
-        // Another host has made a link of it meanwhile: the kernel looks the name up again, and goes where it leads.
+        // Another host has made a link of it: the kernel looks the name up again, and goes where that leads.
         if self.target_in(&info, &file).map_err(|error| logged("opening", path, &error))?.is_some() {
+            self.coming.follow(thread);
             return Ok(());
         }
         let number = self.drafts.next_inode();
@@ -183,6 +184,14 @@ impl PoolFiles {
         draft.lock().expect(thread);
         self.drafts.insert(path, None, Arc::new(draft));
         Ok(())
+    }
+
+    /// Makes an object a file that can be written as it is looked up, for a thread that does not look again.
+    pub(crate) fn enter_followed(&self, thread: u32, name: &ObjectName) -> Option<Found> {
+        let _names = self.names();
+        // If that cannot be, the thread hears of it when it opens the object.
+        self.reopen_named(thread, name).ok()?;
+        self.drafts.at(name.as_str()).and_then(|draft| self.enter_draft(&draft))
     }
 
     /// Writes to a file; `thread` is who asks, if that is a program.
