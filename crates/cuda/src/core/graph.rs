@@ -125,13 +125,6 @@ impl State {
         ends.flatten().all(|index| in_front[*index])
     }
 
-    /// Something is to be more than the list, or another list.
-    fn change(&mut self) {
-        self.see();
-        self.is_changed = true;
-        self.definition = None;
-    }
-
     /// Nodes in an order that all dependencies allow, the first ones first.
     ///
     /// # Errors
@@ -271,6 +264,14 @@ impl Session {
         self.captures.graphs.add(|number| Ok(Graph { number, owner, state: Mutex::new(copy) }))
     }
 
+    /// Something in a graph is to be more than its list, or another list. What was sent of it is of use to the instances that were made of it, which
+    /// the node keeps, and to no later one.
+    fn change(&self, state: &mut State) -> Result<(), Code> {
+        state.see();
+        state.is_changed = true;
+        state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
+    }
+
     /// The graph as it is sent.
     fn definition(&self, graph: &Graph) -> Result<Arc<Definition>, Code> {
         let mut state = graph.state();
@@ -376,11 +377,11 @@ impl Session {
     /// Adds a node behind others; returns its handle.
     ///
     /// # Errors
-    /// The others are not of this graph, or there are too many.
+    /// The others are not of this graph, there are too many, or the GPU node is gone.
     pub fn add_node(&self, graph: &Graph, behind: &[u32], node: Node) -> Result<u32, Code> {
         let dependencies = self.indices(graph, behind)?;
         let mut state = graph.state();
-        state.change();
+        self.change(&mut state)?;
         if dependencies.iter().any(|index| state.nodes[*index].is_gone) || state.nodes.len() >= NODES_MAX {
             return Err(INVALID_VALUE);
         }
@@ -392,13 +393,13 @@ impl Session {
     /// Gives a node other commands.
     ///
     /// # Errors
-    /// There is no such node, or it is of another kind.
+    /// There is no such node, it is of another kind, or the GPU node is gone.
     pub fn change_node(&self, node: u32, with: Node) -> Result<(), Code> {
         self.with_node(node, |_, state, index| {
             if state.nodes[index].kind != with.kind {
                 return Err(INVALID_VALUE);
             }
-            state.change();
+            self.change(state)?;
             let Node { handle, dependencies, .. } = state.nodes[index].clone();
             state.nodes[index] = Node { handle, dependencies, ..with };
             Ok(())
@@ -479,7 +480,7 @@ impl Session {
     ) -> Result<(), Code> {
         let (from, to) = (self.indices(graph, from)?, self.indices(graph, to)?);
         let mut state = graph.state();
-        state.change();
+        self.change(&mut state)?;
         for (before, after) in from.into_iter().zip(to) {
             let dependencies = &mut state.nodes[after].dependencies;
             let place = dependencies.iter().position(|one| *one == before);
@@ -518,7 +519,7 @@ impl Session {
     /// There is no such node.
     pub fn destroy_node(&self, node: u32) -> Result<(), Code> {
         self.with_node(node, |_, state, index| {
-            state.change();
+            self.change(state)?;
             state.nodes[index].is_gone = true;
             state.nodes[index].dependencies.clear();
             state.nodes.iter_mut().for_each(|one| one.dependencies.retain(|before| *before != index));
@@ -558,7 +559,7 @@ impl Session {
     pub fn set_frontier(&self, graph: &Graph, stream: u32, nodes: &[u32], is_all: bool) -> Result<(), Code> {
         let mut more = self.indices(graph, nodes)?;
         let mut state = graph.state();
-        state.change();
+        self.change(&mut state)?;
         let frontier = state.frontiers.entry(stream).or_default();
         if !is_all {
             more.append(frontier);

@@ -15,6 +15,8 @@ use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, Serve
 use hinterland_types::NodeId;
 
 use super::context::Owner;
+use super::list::List;
+use super::node::{Given, Node, NodeKind};
 use super::session::Session;
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
 
@@ -590,4 +592,42 @@ fn a_copy_that_fails_is_told_by_its_own_call_and_no_other() {
         assert_eq!(session.copy(&stream, bytes.as_mut_ptr().cast(), far, 64), Err(2));
         assert_eq!(session.synchronize_stream(&stream), Ok(()), "it was told");
     });
+}
+
+/// All commands that lie in a channel whose other end is gone.
+fn all_sent((_, mut receiver): (Sender, Receiver)) -> Vec<Command> {
+    let mut all = Vec::new();
+    while receiver.wait(Some(STUCK)).unwrap_or(false) {
+        let Ok(Some(frame)) = receiver.next() else { break };
+        all.extend(Command::read(frame.word(), frame.head(), frame.len()).ok());
+    }
+    all
+}
+
+#[test]
+fn a_graph_that_is_changed_and_made_ready_again_and_again_leaves_nothing_at_the_node() {
+    const TIMES: usize = 40;
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let graph = session.add_graph(HERE, 0).unwrap();
+    let empty = || Node::own(NodeKind::Empty, List::default(), Given::Nothing);
+    let (first, second) =
+        (session.add_node(&graph, &[], empty()).unwrap(), session.add_node(&graph, &[], empty()).unwrap());
+    let exec = session.instantiate(&graph, 0).unwrap();
+    for round in 0..TIMES {
+        session.change_edges(&graph, &[first], &[second], round % 2 == 1).unwrap();
+        session.update_exec(exec, &graph).unwrap();
+    }
+    session.destroy_exec(exec).unwrap();
+    session.destroy_graph(graph.number).unwrap();
+    drop(session);
+    let commands = all_sent(theirs);
+    let count = |is_one: fn(&Command) -> bool| commands.iter().filter(|command| is_one(command)).count();
+    let made = count(|command| matches!(command, Command::Graph(_)));
+    let ended = count(|command| matches!(command, Command::GraphDestroy(_)));
+    assert_eq!(made, TIMES + 1);
+    // Some stay as what later ones are sent as edits of.
+    assert!(made - ended <= 8, "{} graphs are left", made - ended);
 }
