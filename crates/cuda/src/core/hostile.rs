@@ -631,3 +631,25 @@ fn a_graph_that_is_changed_and_made_ready_again_and_again_leaves_nothing_at_the_
     // Some stay as what later ones are sent as edits of.
     assert!(made - ended <= 8, "{} graphs are left", made - ended);
 }
+
+#[test]
+fn memory_that_small_pieces_had_is_there_for_a_large_one_when_they_are_freed() {
+    // The honest node grants no more than so much.
+    const GRANULES: u64 = 2 * MEMORY / GRANULE;
+    with_honest_node(|session| {
+        let small: Vec<u64> =
+            (0..(GRANULES - 1) * 4).map(|_| session.allocate(HERE, GRANULE / 4).unwrap()).collect();
+        for address in small {
+            session.free(address).unwrap();
+        }
+        let large = session.allocate(HERE, (GRANULES - 2) * GRANULE).unwrap();
+        session.free(large).unwrap();
+        // One stays, so that who takes and frees one piece after the other sends nothing.
+        let before = session.counters()[1];
+        for _ in 0..3 {
+            let one = session.allocate(HERE, GRANULE / 4).unwrap();
+            session.free(one).unwrap();
+        }
+        assert_eq!(session.counters()[1], before);
+    });
+}

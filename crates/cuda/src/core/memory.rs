@@ -1,6 +1,7 @@
 //! Device memory as the program sees it: which ranges exist, on which device, and how much is left.
 //!
-//! Ranges of [`OWN_MIN`] bytes and more are mapped by themselves. Smaller ones share chunks of one granule, in pieces of 512 bytes.
+//! Ranges of [`OWN_MIN`] bytes and more are mapped by themselves. Smaller ones share chunks of one granule, in pieces of 512 bytes. A chunk
+//! that nothing is in any more is given back, but for one of each context, so that a program that takes and frees one piece after the other sends nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -178,8 +179,10 @@ impl Memory {
         None
     }
 
-    fn give_piece(&mut self, chunk: u64, start: u64, bytes: u64) {
-        let Some(chunk) = self.chunks.get_mut(&chunk) else { return };
+    /// Takes a piece of a chunk back; whether nothing is left in that chunk and another of its context is as empty.
+    fn give_piece(&mut self, number: u64, start: u64, bytes: u64) -> bool {
+        let granule = self.window.granularity();
+        let Some(chunk) = self.chunks.get_mut(&number) else { return false };
         let (mut start, mut length) = (start, bytes);
         if let Some((before, before_bytes)) =
             chunk.free.range(..start).next_back().map(|(at, bytes)| (*at, *bytes))
@@ -193,6 +196,11 @@ impl Memory {
             length += after;
         }
         chunk.free.insert(start, length);
+        let owner = chunk.owner;
+        let is_spare = |(other, chunk): (&u64, &Chunk)| {
+            *other != number && chunk.owner == owner && chunk.free.get(other) == Some(&granule)
+        };
+        length == granule && self.chunks.iter().any(is_spare)
     }
 
     /// The pinned memory that all of a range of the host lies in.
@@ -357,18 +365,28 @@ impl Session {
             Holder::Own => {
                 memory.ranges.remove(&address);
                 let bytes = range.bytes.next_multiple_of(memory.window.granularity());
-                memory.used[range.owner.device as usize] -= bytes;
-                self.send(&UnmapMemory { address, bytes })?;
-                memory.window.give(address, bytes);
-                self.trim(&mut memory, range.owner.device);
+                self.take_from(&mut memory, range.owner.device, address, bytes)?;
             }
             Holder::Chunk(chunk) => {
                 memory.ranges.remove(&address);
                 self.fence_all();
-                memory.give_piece(chunk, address, range.bytes.next_multiple_of(PIECE));
+                if memory.give_piece(chunk, address, range.bytes.next_multiple_of(PIECE)) {
+                    memory.chunks.remove(&chunk);
+                    let bytes = memory.window.granularity();
+                    self.take_from(&mut memory, range.owner.device, chunk, bytes)?;
+                }
             }
             Holder::Mapped(_) | Holder::Symbol => return Err(INVALID_VALUE),
         }
+        Ok(())
+    }
+
+    /// Takes memory that was mapped for the program away, and its addresses back.
+    fn take_from(&self, memory: &mut Memory, device: u32, address: u64, bytes: u64) -> Result<(), Code> {
+        memory.used[device as usize] -= bytes;
+        self.send(&UnmapMemory { address, bytes })?;
+        memory.window.give(address, bytes);
+        self.trim(memory, device);
         Ok(())
     }
 
