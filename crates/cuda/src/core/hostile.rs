@@ -1,6 +1,7 @@
 //! Tests against a node that sends anything: a program's calls end, with the right bytes or an error, and write nowhere else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use hinterland_types::NodeId;
 
 use super::context::Owner;
 use super::list::List;
+use super::module::{Binary, Kernel};
 use super::node::{Given, Node, NodeKind};
 use super::session::Session;
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
@@ -651,5 +653,37 @@ fn memory_that_small_pieces_had_is_there_for_a_large_one_when_they_are_freed() {
             session.free(one).unwrap();
         }
         assert_eq!(session.counters()[1], before);
+    });
+}
+
+/// Code with a kernel and a variable.
+const CODE: &CStr = c".version 8.0
+.target sm_75
+.address_size 64
+.visible .global .align 4 .b32 counted;
+.visible .entry once()
+{
+ret;
+}
+";
+
+fn load(session: &Session) -> (u32, Arc<Kernel>) {
+    // SAFETY: text that ends with a zero byte.
+    let binary = unsafe { Binary::copy_of(CODE.as_ptr().cast()) }.unwrap();
+    let number = session.modules.add_binary(binary).unwrap();
+    let name = session.modules.name_function(&session.modules.binary(number).unwrap(), "once").unwrap();
+    let kernel = session.kernel(&session.modules.function(name).unwrap(), HERE).unwrap();
+    session.note_kernel(kernel.function, 0x1000);
+    (number, kernel)
+}
+
+#[test]
+fn code_that_is_unloaded_leaves_nothing_here() {
+    with_honest_node(|session| {
+        let (number, kernel) = load(session);
+        assert!(session.noted_kernel(kernel.function).is_some() && session.modules.has_unasked());
+        session.unload(&session.remove_binary(number).unwrap()).unwrap();
+        assert_eq!(session.noted_kernel(kernel.function), None);
+        assert!(!session.modules.has_unasked());
     });
 }

@@ -63,6 +63,13 @@ impl Modules {
         !self.unasked.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// Nobody asks for the places of variables in code that has gone.
+    fn forget_unasked<'gone>(&self, gone: impl IntoIterator<Item = &'gone Arc<Loaded>>) {
+        let gone: Vec<*const Loaded> = gone.into_iter().map(Arc::as_ptr).collect();
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        unasked.retain(|(loaded, _)| !gone.contains(&loaded.as_ptr()));
+    }
+
     /// Names a binary that the program loads by itself.
     ///
     /// # Errors
@@ -84,18 +91,15 @@ impl Modules {
         self.binaries.get(number).map(|binary| (*binary).clone())
     }
 
-    /// Forgets a binary.
-    ///
-    /// # Errors
-    /// There is none (any more).
-    pub fn remove_binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
+    /// Takes a binary out; returns the kernels that the program got of it, too.
+    fn take_binary(&self, number: u32) -> Result<(Arc<Binary>, Vec<Arc<Registered>>), Code> {
         super::recent::forget_all();
         let binary = self.binaries.remove(number).map(|binary| (*binary).clone())?;
-        for (_, name) in binary.named.lock().unwrap_or_else(PoisonError::into_inner).drain() {
-            // It is there: it was given to this kernel.
-            let _ = self.functions.remove(name);
-        }
-        Ok(binary)
+        let names = std::mem::take(&mut *binary.named.lock().unwrap_or_else(PoisonError::into_inner));
+        // All are there: each name was given to one of these kernels.
+        let taken = names.into_values().filter_map(|name| self.functions.remove(name).ok());
+        let functions = taken.map(|function| (*function).clone()).collect();
+        Ok((binary, functions))
     }
 
     /// Names a kernel of a binary that the program asked for: the same one as before, if it did so before.
@@ -345,6 +349,18 @@ impl Registered {
         }
     }
 
+    /// What it is called at the node, in all contexts.
+    fn numbers(&self) -> Vec<u32> {
+        let made = self.in_made.read().unwrap_or_else(PoisonError::into_inner);
+        let known = |place: &RwLock<Option<Arc<Kernel>>>| {
+            place.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|kernel| kernel.function)
+        };
+        made.values()
+            .map(|kernel| kernel.function)
+            .chain(self.in_primaries.iter().filter_map(known))
+            .collect()
+    }
+
     /// Its name as a string of C, which stays as long as this.
     ///
     /// # Errors
@@ -380,13 +396,15 @@ impl Registry {
         self.variables.write().unwrap_or_else(PoisonError::into_inner).insert(shadow, (binary, name));
     }
 
-    /// Forgets everything of a binary.
-    pub fn remove(&self, binary: &Arc<Binary>) {
+    /// Forgets everything of a binary; returns its kernels.
+    pub fn remove(&self, binary: &Arc<Binary>) -> Vec<Arc<Registered>> {
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        functions.retain(|_, function| !Arc::ptr_eq(&function.binary, binary));
+        let taken = functions.extract_if(|_, function| Arc::ptr_eq(&function.binary, binary));
+        let taken = taken.map(|(_, function)| function).collect();
         let mut variables = self.variables.write().unwrap_or_else(PoisonError::into_inner);
         variables.retain(|_, (other, _)| !Arc::ptr_eq(other, binary));
         super::recent::forget_all();
+        taken
     }
 
     /// All kernels, and the binaries of all variables.
@@ -515,12 +533,28 @@ impl Session {
         Ok(module)
     }
 
+    /// Forgets a binary that the program loaded by itself, and its kernels.
+    ///
+    /// # Errors
+    /// There is none (any more).
+    pub fn remove_binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
+        let (binary, functions) = self.modules.take_binary(number)?;
+        self.forget_kernels(&functions);
+        Ok(binary)
+    }
+
+    /// Forgets what the program called these kernels, which have gone.
+    pub fn forget_kernels(&self, functions: &[Arc<Registered>]) {
+        functions.iter().flat_map(|one| one.numbers()).for_each(|number| self.forget_kernel(number));
+    }
+
     /// Takes a binary from all contexts.
     ///
     /// # Errors
     /// The node is gone.
     pub fn unload(&self, binary: &Binary) -> Result<(), Code> {
         let all = std::mem::take(&mut *binary.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+        self.modules.forget_unasked(all.values());
         for loaded in all.values() {
             let symbols = loaded.symbols.lock().unwrap_or_else(PoisonError::into_inner);
             self.forget_symbols(symbols.values().map(|(start, _)| *start));
@@ -540,7 +574,7 @@ impl Session {
         for (number, binary) in self.modules.binaries.numbered() {
             binaries.push((*binary).clone());
             if binary.owner == Some(owner) {
-                self.modules.remove_binary(number)?;
+                self.remove_binary(number)?;
             }
         }
         for function in functions {
@@ -553,6 +587,7 @@ impl Session {
         for binary in binaries {
             let loaded = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&owner.context);
             if let Some(loaded) = loaded {
+                self.modules.forget_unasked([&loaded]);
                 self.send(&ModuleDrop { module: loaded.module })?;
             }
         }

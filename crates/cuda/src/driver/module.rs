@@ -37,7 +37,7 @@ unsafe fn load(
     let binary = session.modules.binary(number)?;
     if let Err(code) = session.confirm(&binary, owner) {
         // The node has nothing of it, or is gone.
-        session.modules.remove_binary(number)?;
+        session.remove_binary(number)?;
         return Err(code);
     }
     // SAFETY: a place for a result, as documented.
@@ -149,7 +149,7 @@ pub extern "C" fn hl_cuModuleUnload(module: *mut c_void) -> Code {
 }
 
 fn unload(session: &Session, module: *mut c_void) -> Result<(), Code> {
-    let binary = session.modules.remove_binary(Kind::Module.of(module)?)?;
+    let binary = session.remove_binary(Kind::Module.of(module)?)?;
     session.unload(&binary)
 }
 

@@ -74,8 +74,9 @@ pub extern "C" fn hl___cudaRegisterFatBinaryEnd(_handle: Handle) {}
 pub unsafe extern "C" fn hl___cudaUnregisterFatBinary(handle: Handle) {
     // SAFETY: the compiler gives each handle back once.
     if let Some(binary) = unsafe { binary(handle) } {
-        REGISTRY.remove(&binary);
+        let functions = REGISTRY.remove(&binary);
         if let Some(session) = present() {
+            session.forget_kernels(&functions);
             // A node that is gone has forgotten it already.
             let _ = session.unload(&binary);
         }
