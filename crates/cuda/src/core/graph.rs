@@ -14,7 +14,7 @@ use super::event::EXTERNAL;
 use super::handle::Kind;
 use super::instance::{Definition, Place};
 use super::launch::Geometry;
-use super::list::List;
+use super::list::{LaunchAttributes, List};
 use super::node::{Arguments, Content, Given, Node, NodeKind, Piece};
 use super::outbox::Tail;
 use super::session::Session;
@@ -175,6 +175,12 @@ impl State {
             Content::Captured(entries) => (&self.list, entries.clone()),
             Content::Own(list) => (list, (0..list.entries.len()).collect()),
         }
+    }
+
+    /// Flags and clusters of the kernel that a node launches.
+    fn launch_attributes(&self, index: usize) -> Option<LaunchAttributes> {
+        let (list, entries) = self.commands(index);
+        entries.into_iter().find_map(|entry| list.launch_attributes_at(entry))
     }
 
     /// One list of all nodes, in which each command waits for the one in front of it; and where each node is there.
@@ -393,11 +399,14 @@ impl Session {
     /// Gives a node other commands.
     ///
     /// # Errors
-    /// There is no such node, it is of another kind, or the GPU node is gone.
-    pub fn change_node(&self, node: u32, with: Node) -> Result<(), Code> {
+    /// There is no such node, it is of another kind, its groups do not make the clusters that it has, or the GPU node is gone.
+    pub fn change_node(&self, node: u32, mut with: Node) -> Result<(), Code> {
         self.with_node(node, |_, state, index| {
             if state.nodes[index].kind != with.kind {
                 return Err(INVALID_VALUE);
+            }
+            if let Some(attributes) = state.launch_attributes(index) {
+                with.keep_attributes(attributes)?;
             }
             self.change(state)?;
             let Node { handle, dependencies, .. } = state.nodes[index].clone();
@@ -412,11 +421,17 @@ impl Session {
     /// There is no such node in the instance, or it is of another kind.
     pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
         let place = *self.captures.nodes.get(node)?;
-        let kind = self.with_node(node, |_, state, index| Ok(state.nodes[index].kind))?;
-        let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
+        let (kind, attributes) = self.with_node(node, |_, state, index| {
+            Ok((state.nodes[index].kind, state.launch_attributes(index)))
+        })?;
         if kind != with.kind {
             return Err(INVALID_VALUE);
         }
+        let mut with = with.clone();
+        if let Some(attributes) = attributes {
+            with.keep_attributes(attributes)?;
+        }
+        let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
         let does = self.definition_of(exec)?;
         let of_list = |definition: &Definition| {
             let mut state = State { list: definition.list.clone(), ..State::default() };

@@ -10,16 +10,19 @@ use hinterland_channel::{
     Address, Channel, ChannelOptions, Listener, Receiver, Rings, Sender, connect, pair,
 };
 use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached, library};
-use hinterland_proto::gpu::command::Command;
+use hinterland_proto::gpu::command::{Command, Launch, launch_flags};
 use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
 use hinterland_types::NodeId;
 
+use super::capture_mode::CaptureMode;
 use super::context::Owner;
+use super::launch::{Geometry, Parameters};
 use super::list::List;
 use super::module::{Binary, Kernel};
 use super::node::{Given, Node, NodeKind};
 use super::session::Session;
+use super::stream::Stream;
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
 
 #[path = "../../../proto/tests/mutate/mod.rs"]
@@ -685,5 +688,41 @@ fn code_that_is_unloaded_leaves_nothing_here() {
         session.unload(&session.remove_binary(number).unwrap()).unwrap();
         assert_eq!(session.noted_kernel(kernel.function), None);
         assert!(!session.modules.has_unasked());
+    });
+}
+
+#[test]
+fn a_kernel_of_a_graph_has_its_clusters_also_with_other_parameters() {
+    with_honest_node(|session| {
+        let (_, kernel) = load(session);
+        let stream = session.create_stream(HERE, 0, 0).unwrap();
+        let flags = launch_flags::CLUSTER | launch_flags::PROGRAMMATIC;
+        let first = Geometry { grid: [4, 1, 1], block: [32, 1, 1], shared: 0, cluster: [2, 1, 1], flags };
+        let launch = |stream: &Arc<Stream>, geometry: &Geometry| {
+            // SAFETY: the kernel has no parameters.
+            unsafe { session.launch(&kernel, stream, geometry, Parameters::Block(std::ptr::null(), 0)) }
+        };
+        session.begin_capture(&stream, CaptureMode::Relaxed).unwrap();
+        launch(&stream, &first).unwrap();
+        let graph = session.end_capture(&stream).unwrap();
+        let node = session.nodes(&graph).unwrap()[0];
+        let exec = session.instantiate(&graph, 0).unwrap();
+        let other = |groups: u32| {
+            let plain = Geometry { grid: [groups, 1, 1], block: [64, 1, 1], ..Geometry::default() };
+            let list = session.commands_of(HERE, |stream| launch(stream, &plain)).unwrap();
+            Node::own(NodeKind::Kernel, list, Given::Nothing)
+        };
+        session.change_exec_node(exec, node, &other(8)).unwrap();
+        session.change_node(node, other(6)).unwrap();
+        let of = |list: &List| {
+            let mut frames = (0..list.entries.len()).map(|index| list.frame(index));
+            let (_, body) = frames.find(|(word, _)| *word == Launch::WORD).unwrap();
+            let launch = Launch::take(body);
+            (launch.grid[0], launch.block[0], launch.cluster, launch.flags)
+        };
+        assert_eq!(of(&session.definition_of(exec).unwrap().list), (8, 64, [2, 1, 1], flags));
+        assert_eq!(of(&session.list_of(&graph).unwrap()), (6, 64, [2, 1, 1], flags));
+        assert_eq!(session.change_node(node, other(7)), Err(INVALID_VALUE), "no whole clusters");
+        assert_eq!(session.change_exec_node(exec, node, &other(7)), Err(INVALID_VALUE));
     });
 }

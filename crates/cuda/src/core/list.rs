@@ -1,12 +1,12 @@
 //! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
 
-use hinterland_proto::gpu::command::{EventRecord, Launch};
+use hinterland_proto::gpu::command::{EventRecord, Launch, launch_flags};
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
 use super::event::EXTERNAL;
 use super::inbox::Destination;
 use super::outbox::Tail;
-use crate::code::{Code, NO_MEMORY};
+use crate::code::{Code, INVALID_VALUE, NO_MEMORY};
 
 /// A frame of a list starts with the length of its body and its word.
 pub const HEAD: usize = 8;
@@ -39,6 +39,15 @@ pub struct Entry {
     pub stream: u32,
     /// The program's end, if it has one.
     pub copy: Option<HostCopy>,
+}
+
+/// What a launch has besides its parameters, and a node of a graph keeps when it is given others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchAttributes {
+    /// [`launch_flags`].
+    pub flags: u32,
+    /// Groups of a cluster, zeros for none.
+    pub cluster: [u32; 3],
 }
 
 /// A list of commands.
@@ -128,6 +137,37 @@ impl List {
             return &[];
         }
         self.frame(0).1.get(Launch::BYTES..).unwrap_or_default()
+    }
+
+    /// Flags and clusters of a command that is a launch.
+    #[must_use]
+    pub fn launch_attributes_at(&self, index: usize) -> Option<LaunchAttributes> {
+        match self.frame(index) {
+            (Launch::WORD, body) => {
+                let Launch { flags, cluster, .. } = Launch::take(body);
+                Some(LaunchAttributes { flags, cluster })
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the launch that this list is be made with these flags and clusters.
+    ///
+    /// # Errors
+    /// Its groups do not make whole clusters.
+    pub fn set_launch_attributes(&mut self, attributes: LaunchAttributes) -> Result<(), Code> {
+        let LaunchAttributes { flags, cluster } = attributes;
+        let mut places = 0..self.entries.len();
+        let Some(place) = places.find(|index| self.frame(*index).0 == Launch::WORD) else { return Ok(()) };
+        let body = self.entries[place].at + HEAD;
+        let launch = Launch { flags, cluster, ..Launch::take(&self.bytes[body..]) };
+        let is_whole =
+            cluster.iter().zip(launch.grid).all(|(part, all)| *part > 0 && all.is_multiple_of(*part));
+        if flags & launch_flags::CLUSTER != 0 && !is_whole {
+            return Err(INVALID_VALUE);
+        }
+        launch.write(&mut self.bytes[body..]);
+        Ok(())
     }
 
     /// Events that are recorded for others.

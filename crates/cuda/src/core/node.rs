@@ -8,8 +8,9 @@ use hinterland_proto::gpu::command::{
 };
 
 use super::launch::Geometry;
-use super::list::List;
+use super::list::{LaunchAttributes, List};
 use super::module::Kernel;
+use crate::code::Code;
 
 /// What a node does, by `cudaGraphNodeType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +116,20 @@ impl Node {
     pub fn own(kind: NodeKind, list: List, given: Given) -> Self {
         let content = Content::Own(list);
         Self { handle: None, kind, dependencies: Vec::new(), content, given, is_gone: false }
+    }
+
+    /// Has the kernel be launched with the attributes of another launch: they are set apart from its parameters.
+    ///
+    /// # Errors
+    /// Its groups do not make whole clusters.
+    pub(super) fn keep_attributes(&mut self, attributes: LaunchAttributes) -> Result<(), Code> {
+        if let Content::Own(list) = &mut self.content {
+            list.set_launch_attributes(attributes)?;
+        }
+        if let Given::Kernel(_, geometry, _) = &mut self.given {
+            (geometry.flags, geometry.cluster) = (attributes.flags, attributes.cluster);
+        }
+        Ok(())
     }
 
     pub(super) fn captured(kind: NodeKind, entries: Vec<usize>, dependencies: Vec<usize>) -> Self {
