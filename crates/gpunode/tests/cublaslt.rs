@@ -102,6 +102,28 @@ fn a_bias_is_added_to_each_column_before_the_function() {
 }
 
 #[test]
+fn a_result_of_half_precision_is_rounded_once_behind_the_bias_and_the_function() {
+    let mut ground = Ground::new();
+    // 2049 lies in the middle between two halves, and 2050 is one.
+    ground.put(0, &[2049.0]);
+    ground.put(256, &[1.0]);
+    ground.put(768, &[1.0]);
+    let start = ground.start;
+    let mut half = matrix(start + 1024, 1, 1);
+    half.attributes[0].1 = 2_u32.to_le_bytes().to_vec();
+    let before = LtMatrix { address: start + 1024, ..half.clone() };
+    let mut product = ground.product();
+    product.matrices = [matrix(start, 1, 1), matrix(start + 256, 1, 1), before, half];
+    product.attributes.push((7, 6_u32.to_le_bytes().to_vec()));
+    product.attributes.push((8, (start + 768).to_le_bytes().to_vec()));
+    product.attributes.push((26, 0_u32.to_le_bytes().to_vec()));
+    ground.send(&product);
+    let out = c::CopyOut { stream: 0, transfer: 6, address: start + 1024, bytes: 2 };
+    ground.client.send(&Command::CopyOut(out));
+    ground.client.expect_bytes(6, &0x6801_u16.to_le_bytes());
+}
+
+#[test]
 fn a_transposed_matrix_is_turned() {
     let mut ground = Ground::new();
     let mut product = ground.product();

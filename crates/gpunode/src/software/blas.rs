@@ -107,6 +107,16 @@ struct Product {
 
 /// `cublasGemmStridedBatchedEx`. In `is_pointer_mode` the factors lie in device memory.
 pub(super) fn gemm(view: &View, command: &BlasGemm, is_pointer_mode: bool) -> Result<(), Failure> {
+    gemm_and(view, command, is_pointer_mode, &|_| ())
+}
+
+/// The same with `finish` done to each column of real numbers before it is rounded to the type of the result.
+pub(super) fn gemm_and(
+    view: &View,
+    command: &BlasGemm,
+    is_pointer_mode: bool,
+    finish: &dyn Fn(&mut [f64]),
+) -> Result<(), Failure> {
     let c = command;
     if is_complex(c.c_type) {
         let product = linear::Product {
@@ -145,6 +155,7 @@ pub(super) fn gemm(view: &View, command: &BlasGemm, is_pointer_mode: bool) -> Re
         product.multiply(
             view,
             [place(c.a, c.a_stride, a), place(c.b, c.b_stride, b), place(c.c, c.c_stride, out)],
+            finish,
         )?;
     }
     Ok(())
@@ -185,7 +196,8 @@ pub(super) fn gemm_pointers(
         is_pointer_mode,
     )?;
     for index in 0..u64::try_from(c.count).unwrap_or(0) {
-        product.multiply(view, [pointer(c.a, index)?, pointer(c.b, index)?, pointer(c.c, index)?])?;
+        let places = [pointer(c.a, index)?, pointer(c.b, index)?, pointer(c.c, index)?];
+        product.multiply(view, places, &|_| ())?;
     }
     Ok(())
 }
@@ -237,7 +249,7 @@ impl Product {
         })
     }
 
-    fn multiply(&self, view: &View, [a, b, c]: [u64; 3]) -> Result<(), Failure> {
+    fn multiply(&self, view: &View, [a, b, c]: [u64; 3], finish: &dyn Fn(&mut [f64])) -> Result<(), Failure> {
         let [m, n, k] = self.sizes;
         if m == 0 || n == 0 {
             return Ok(());
@@ -262,6 +274,7 @@ impl Product {
                     *sum = self.round(*sum + self.beta * old);
                 }
             }
+            finish(&mut sums);
             let element = self.elements[2];
             let mut bytes = vec![0; m * element.bytes() as usize];
             for (place, sum) in bytes.chunks_exact_mut(element.bytes() as usize).zip(&sums) {

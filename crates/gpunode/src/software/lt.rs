@@ -123,18 +123,19 @@ pub(super) fn matmul(view: &View, given: &LtProduct) -> Result<(), Failure> {
     if c.address != d.address && given.beta != [0; 16] {
         move_matrices(view, (c.address, &before), (d.address, &out))?;
     }
-    blas::gemm(view, &command, mode == 1)?;
     if epilogue == 1 {
-        return Ok(());
+        return blas::gemm(view, &command, mode == 1);
     }
     let bias = match epilogue & BIAS {
-        0 => None,
-        _ => Some((
-            of(product::BIAS).unwrap_or(0),
-            of(product::BIAS_TYPE).map_or(out.kind, |kind| kind as u32),
-        )),
+        0 => Vec::new(),
+        _ => {
+            let kind = of(product::BIAS_TYPE).map_or(out.kind, |kind| kind as u32);
+            read_bias(view, of(product::BIAS).unwrap_or(0), kind, &out)?
+        }
     };
-    finish(view, d.address, &out, epilogue, bias)
+    // Complex numbers have no such functions.
+    Element::of(out.kind)?;
+    blas::gemm_and(view, &command, mode == 1, &|numbers| finish(numbers, epilogue, &bias))
 }
 
 /// The computation: a product whose factors are of double precision has no other.
@@ -164,74 +165,46 @@ fn move_matrices(view: &View, (from, old): (u64, &Matrix), (to, new): (u64, &Mat
             "the software device adds matrices of the result's type and shape",
         ));
     }
-    each_column(view, (from, old), (to, new), |_| ())
+    let element_bytes = Element::of(new.kind)?.bytes();
+    let bytes =
+        rows(new)?.checked_mul(element_bytes).ok_or_else(|| Failure::blas_value("a matrix is too large"))?;
+    for index in 0..new.count {
+        for column in 0..new.columns {
+            let source = column_place(from, old, index, column, element_bytes)?;
+            view.check(source, bytes)?;
+            let mut raw = vec![0; bytes as usize];
+            view.read(source, &mut raw)?;
+            view.write(column_place(to, new, index, column, element_bytes)?, &raw)?;
+        }
+    }
+    Ok(())
 }
 
-/// Adds the bias, and applies the function.
-fn finish(
-    view: &View,
-    start: u64,
-    out: &Matrix,
-    epilogue: u64,
-    bias: Option<(u64, u32)>,
-) -> Result<(), Failure> {
-    let added = match bias {
-        None => Vec::new(),
-        Some((address, kind)) => {
-            let element = Element::of(kind)?;
-            let length = rows(out)?
-                .checked_mul(element.bytes())
-                .ok_or_else(|| Failure::blas_value("a bias is too long"))?;
-            view.check(address, length)?;
-            let mut bytes = vec![0; length as usize];
-            view.read(address, &mut bytes)?;
-            bytes.chunks_exact(element.bytes() as usize).map(|part| element.read(part)).collect()
+/// The numbers that are added to each column.
+fn read_bias(view: &View, address: u64, kind: u32, out: &Matrix) -> Result<Vec<f64>, Failure> {
+    let element = Element::of(kind)?;
+    let length =
+        rows(out)?.checked_mul(element.bytes()).ok_or_else(|| Failure::blas_value("a bias is too long"))?;
+    view.check(address, length)?;
+    let mut bytes = vec![0; length as usize];
+    view.read(address, &mut bytes)?;
+    Ok(bytes.chunks_exact(element.bytes() as usize).map(|part| element.read(part)).collect())
+}
+
+/// Adds the bias to a column, and applies the function, before anything is rounded to the type of the result.
+fn finish(numbers: &mut [f64], epilogue: u64, bias: &[f64]) {
+    for (row, value) in numbers.iter_mut().enumerate() {
+        *value += bias.get(row).copied().unwrap_or(0.0);
+        if epilogue & RELU != 0 {
+            *value = value.max(0.0);
+        } else if epilogue & GELU != 0 {
+            // The approximation by a hyperbolic tangent, which is what cuBLASLt has.
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (*value + 0.044_715 * value.powi(3));
+            *value = 0.5 * *value * (1.0 + inner.tanh());
         }
-    };
-    each_column(view, (start, out), (start, out), |numbers| {
-        for (row, value) in numbers.iter_mut().enumerate() {
-            *value += added.get(row).copied().unwrap_or(0.0);
-            if epilogue & RELU != 0 {
-                *value = value.max(0.0);
-            } else if epilogue & GELU != 0 {
-                // The approximation by a hyperbolic tangent, which is what cuBLASLt has.
-                let inner = (2.0 / std::f64::consts::PI).sqrt() * (*value + 0.044_715 * value.powi(3));
-                *value = 0.5 * *value * (1.0 + inner.tanh());
-            }
-        }
-    })
+    }
 }
 
 fn rows(matrix: &Matrix) -> Result<u64, Failure> {
     u64::try_from(matrix.rows).map_err(|_| Failure::blas_value("a size is negative"))
-}
-
-/// Reads each column of some matrices, changes it, and writes it to others.
-fn each_column(
-    view: &View,
-    (from, old): (u64, &Matrix),
-    (to, new): (u64, &Matrix),
-    change: impl Fn(&mut [f64]),
-) -> Result<(), Failure> {
-    let element = Element::of(new.kind)?;
-    let bytes = rows(new)?
-        .checked_mul(element.bytes())
-        .ok_or_else(|| Failure::blas_value("a matrix is too large"))?;
-    for index in 0..new.count {
-        for column in 0..new.columns {
-            let source = column_place(from, old, index, column, element.bytes())?;
-            let place = column_place(to, new, index, column, element.bytes())?;
-            view.check(source, bytes)?;
-            let mut raw = vec![0; bytes as usize];
-            view.read(source, &mut raw)?;
-            let mut numbers: Vec<f64> =
-                raw.chunks_exact(element.bytes() as usize).map(|part| element.read(part)).collect();
-            change(&mut numbers);
-            for (part, value) in raw.chunks_exact_mut(element.bytes() as usize).zip(&numbers) {
-                element.write(*value, part);
-            }
-            view.write(place, &raw)?;
-        }
-    }
-    Ok(())
 }
