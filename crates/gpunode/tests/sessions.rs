@@ -489,6 +489,23 @@ fn a_fence_holds_back_streams_that_are_apart() {
 }
 
 #[test]
+fn a_fence_holds_also_behind_memory_that_is_given_again() {
+    let mut client = Client::start("memory=64M,kernels=none,delay-us=30000");
+    let (again, other) = (client.map(0, 1), client.map(1, 1));
+    stream(&mut client, 20, 1);
+    stream(&mut client, 21, 1);
+    copy_in(&mut client, 20, again, &[1; 4]);
+    client.send(&Command::UnmapMemory(c::UnmapMemory { address: again, bytes: PIECE }));
+    for turn in 2..6 {
+        copy_in(&mut client, 20, other, &[turn; 4]);
+    }
+    client.send(&Command::Fence(c::Fence { stream: 20 }));
+    client.map(0, 1);
+    copy_out(&mut client, 21, 7, other, 4);
+    client.expect_bytes(7, &[5; 4]);
+}
+
+#[test]
 fn time_between_events_is_answered_when_both_are_done() {
     let mut client = Client::start("memory=64M,kernels=none,delay-us=20000");
     let address = client.map(0, 1);

@@ -100,6 +100,11 @@ impl Lanes {
         }
     }
 
+    /// What everything waits for that comes now, or 0.
+    pub(super) const fn last_fence(&self) -> TaskId {
+        self.fence
+    }
+
     /// Everything that comes later waits for this task.
     pub(super) const fn fence(&mut self, task: TaskId) {
         self.fence = task;

@@ -529,8 +529,10 @@ impl Device for SoftwareMachine {
                 context.fail(job, failure);
             }
         });
-        let task = self.engine.submit(&self.waits, Some(action), 0);
-        self.lanes.fence(task);
+        let mapped = self.engine.submit(&self.waits, Some(action), 0);
+        // What comes later is behind the fence before, too, which memory need not wait for.
+        let fence = self.engine.submit(&[mapped, self.lanes.last_fence()], None, 0);
+        self.lanes.fence(fence);
         Ok(())
     }
 
