@@ -63,6 +63,24 @@ back = (ctypes.c_uint32 * COUNT)()
 good(cuda.cuMemcpyDtoHAsync_v2(back, memory, ctypes.c_size_t(ctypes.sizeof(back)), stream))
 good(cuda.cuStreamSynchronize(stream))
 assert list(back) == [number + 5 for number in range(COUNT)]
+# What there is to say of clusters: nothing in this kernel, but what the program sets.
+value = ctypes.c_int(-1)
+for attribute in range(10, 16):
+    good(cuda.cuFuncGetAttribute(ctypes.byref(value), attribute, function))
+    assert value.value == 0, attribute
+for attribute, given in ((11, 2), (14, 1), (15, 1)):
+    good(cuda.cuFuncSetAttribute(function, attribute, given))
+    good(cuda.cuFuncGetAttribute(ctypes.byref(value), attribute, function))
+    assert value.value == given, attribute
+assert cuda.cuFuncGetAttribute(ctypes.byref(value), 16, function) == 1
+# Memory of small pieces is there for large ones when it is free.
+small = [ctypes.c_uint64() for _ in range(800)]
+for one in small:
+    good(cuda.cuMemAlloc_v2(ctypes.byref(one), ctypes.c_size_t(512 << 10)))
+for one in small:
+    good(cuda.cuMemFree_v2(one))
+good(cuda.cuMemAlloc_v2(ctypes.byref(small[0]), ctypes.c_size_t(400 << 20)))
+good(cuda.cuMemFree_v2(small[0]))
 entry = ctypes.c_void_p()
 good(cuda.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
 assert entry.value

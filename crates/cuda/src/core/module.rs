@@ -30,6 +30,9 @@ const NO_VARIABLE: &[u8] = b" ";
 /// Longest PTX text that is looked for its end.
 const TEXT_MAX: usize = 256 << 20;
 
+/// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, behind which are its height and its depth.
+const CLUSTER_WIDTH: i32 = 11;
+
 /// Modules and functions of a session.
 #[derive(Debug)]
 pub struct Modules {
@@ -292,6 +295,19 @@ pub struct Kernel {
     set: Mutex<HashMap<i32, i32>>,
     facts: Mutex<Option<FunctionFacts>>,
     occupancy: Mutex<HashMap<(u32, u64, u32), u32>>,
+}
+
+impl Kernel {
+    /// What there is to say of its clusters, by the driver's number: what the program has set, or else what the image says.
+    #[must_use]
+    pub fn of_clusters(&self, attribute: i32) -> i32 {
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_image = || {
+            let side = usize::try_from(attribute - CLUSTER_WIDTH).ok()?;
+            self.layout.cluster?.get(side).and_then(|size| i32::try_from(*size).ok())
+        };
+        set.get(&attribute).copied().or_else(of_image).unwrap_or(0)
+    }
 }
 
 /// A kernel that the program registered under an address of its own, or got by name.

@@ -201,6 +201,8 @@ pub unsafe extern "C" fn hl_cuFuncGetAttribute(
             7 => 0,
             8 => facts.dynamic_shared_max,
             9 => facts.carveout,
+            10 => c_int::from(kernel.layout.cluster.is_some()),
+            11..=15 => kernel.of_clusters(attribute),
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: a place for a result, as documented.

@@ -254,9 +254,9 @@ pub unsafe extern "C" fn hl_cudaFuncGetAttributes(
             dynamic_shared_max: facts.dynamic_shared_max,
             carveout: facts.carveout,
             needs_cluster: c_int::from(kernel.layout.cluster.is_some()),
-            cluster: kernel.layout.cluster.unwrap_or_default().map(|size| size as c_int),
-            cluster_policy: 0,
-            non_portable_cluster: 0,
+            cluster: [11, 12, 13].map(|attribute| kernel.of_clusters(attribute)),
+            cluster_policy: kernel.of_clusters(15),
+            non_portable_cluster: kernel.of_clusters(14),
             _reserved: [0; 16],
         };
         // SAFETY: a place for a result, as documented.
