@@ -547,6 +547,15 @@ fn widths_and_precisions_are_what_c_makes_of_them() {
 }
 
 #[test]
+fn zeros_without_digits_points_without_any_and_what_is_nowhere_are_what_c_makes_of_them() {
+    assert_eq!(printed("[%.0d|%3.0d|%+.0d|%.0u|%.0x|%.0o]", &[0; 6]), "[|   |+|||]");
+    assert_eq!(printed("%#.0o|%#o|%#.4o|%#.2o|%#.0x", &[0, 0, 8, 8, 0]), "0|0|0010|010|");
+    assert_eq!(printed_reals("%#.0f|%#.0e|%#g|%#.3g", &[1.0, 2.0, 1.5, 1e9]), "1.|2.e+00|1.50000|1.00e+09");
+    assert_eq!(printed("%s|%.3s|%8s", &[0; 6]), "(null)||  (null)");
+    assert_eq!(printed("%p|%6p", &[0; 4]), "(nil)| (nil)");
+}
+
+#[test]
 fn bytes_of_any_encoding_are_printed_as_they_are() {
     assert_eq!(printed_bytes(b"\xe9%c\xff|%3c%-3c|", &[0xc3, 0xa9, 0x80]), b"\xe9\xc3\xff|  \xa9\x80  |");
 }

@@ -210,20 +210,26 @@ impl Runner<'_, '_> {
                     b'X' => format!("{value:X}"),
                     _ => format!("{value:o}"),
                 };
-                let prefix = if field.has_prefix && value != 0 {
-                    ["0x", "0X", "0"][usize::from(letter == b'X') + 2 * usize::from(letter == b'o')]
-                } else {
-                    ""
+                let text = digits(text, field);
+                let prefix = match letter {
+                    // The first digit is to be a zero, which it may be already.
+                    b'o' if field.has_prefix && !text.starts_with('0') => "0",
+                    b'x' if field.has_prefix && value != 0 => "0x",
+                    b'X' if field.has_prefix && value != 0 => "0X",
+                    _ => "",
                 };
-                format!("{prefix}{}", digits(text, field))
+                format!("{prefix}{text}")
             }
-            b'p' => format!("{:#x}", self.next_number(arguments, true)?),
+            b'p' => match self.next_number(arguments, true)? {
+                0 => return Ok(padded(b"(nil)".to_vec(), field, false)),
+                address => format!("{address:#x}"),
+            },
             b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' | b'A' => {
                 let value = f64::from_bits(self.next_number(arguments, true)?);
                 has_zeros &= value.is_finite();
                 let text = match letter {
                     b'a' | b'A' if value.is_finite() => hexadecimal(value.abs(), field),
-                    _ => real(value.abs(), letter, field.precision.unwrap_or(6)),
+                    _ => real(value.abs(), letter, field),
                 };
                 signed(
                     value.is_sign_negative(),
@@ -234,7 +240,12 @@ impl Runner<'_, '_> {
             b'c' => return Ok(padded(vec![self.next_number(arguments, false)? as u8], field, false)),
             b's' => {
                 let at = self.next_number(arguments, true)?;
-                let mut text = self.text(at, arguments.lane)?;
+                let mut text = match (at, field.precision) {
+                    // As the C library has it, whole or not at all.
+                    (0, Some(..6)) => Vec::new(),
+                    (0, _) => b"(null)".to_vec(),
+                    _ => self.text(at, arguments.lane)?,
+                };
                 text.truncate(field.precision.unwrap_or(TEXT_BYTES_MAX));
                 return Ok(padded(text, field, false));
             }
@@ -244,8 +255,11 @@ impl Runner<'_, '_> {
     }
 }
 
-/// At least as many digits as the precision says.
+/// At least as many digits as the precision says: of a zero, none if that is what it says.
 fn digits(text: String, field: &Field) -> String {
+    if field.precision == Some(0) && text == "0" {
+        return String::new();
+    }
     let missing = field.precision.unwrap_or(0).saturating_sub(text.len());
     "0".repeat(missing) + &text
 }
@@ -282,8 +296,10 @@ fn hexadecimal(value: f64, field: &Field) -> String {
     format!("0x{}{point}{digits}p{exponent:+}", number >> 52)
 }
 
-/// As C writes numbers with a decimal point.
-fn real(value: f64, letter: u8, precision: usize) -> String {
+/// As C writes numbers with a decimal point, which stands there also without digits behind it if the field has `#`.
+fn real(value: f64, letter: u8, field: &Field) -> String {
+    let precision = field.precision.unwrap_or(6);
+    let pointed = |text: String| if field.has_prefix && !text.contains('.') { text + "." } else { text };
     if !value.is_finite() {
         return if value.is_nan() { "nan" } else { "inf" }.to_string();
     }
@@ -292,16 +308,19 @@ fn real(value: f64, letter: u8, precision: usize) -> String {
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let exponent: i32 = exponent.parse().unwrap_or(0);
         let sign = if exponent < 0 { '-' } else { '+' };
-        (format!("{mantissa}e{sign}{:02}", exponent.abs()), exponent)
+        (format!("{}e{sign}{:02}", pointed(mantissa.to_owned()), exponent.abs()), exponent)
     };
     match letter.to_ascii_lowercase() {
-        b'f' => format!("{value:.precision$}"),
+        b'f' => pointed(format!("{value:.precision$}")),
         b'g' => {
             let precision = precision.max(1);
             let (text, exponent) = scientific(precision - 1);
             let is_short = exponent >= -4 && exponent < precision as i32;
             let after = (precision as i32 - 1 - exponent).max(0) as usize;
-            let text = if is_short { format!("{value:.after$}") } else { text };
+            let text = if is_short { pointed(format!("{value:.after$}")) } else { text };
+            if field.has_prefix {
+                return text;
+            }
             let (number, rest) = text.split_at(text.find('e').unwrap_or(text.len()));
             let number = if number.contains('.') {
                 number.trim_end_matches('0').trim_end_matches('.')
