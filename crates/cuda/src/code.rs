@@ -57,6 +57,8 @@ pub const FILE_NOT_FOUND: Code = 301;
 pub const INVALID_HANDLE: Code = 400;
 /// Not in this state.
 pub const ILLEGAL_STATE: Code = 401;
+/// The program has memory where something else is to be.
+pub const ALREADY_MAPPED: Code = 208;
 /// Nothing has this name.
 pub const NOT_FOUND: Code = 500;
 /// Not done yet; no error.

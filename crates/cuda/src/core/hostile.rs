@@ -9,6 +9,7 @@ use std::time::Duration;
 use hinterland_channel::{
     Address, Channel, ChannelOptions, Listener, Receiver, Rings, Sender, connect, pair,
 };
+use hinterland_os::Mapping;
 use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached, library};
 use hinterland_proto::gpu::command::{Command, Launch, launch_flags};
 use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
@@ -23,7 +24,7 @@ use super::module::{Binary, Kernel};
 use super::node::{Given, Node, NodeKind};
 use super::session::Session;
 use super::stream::Stream;
-use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
+use crate::code::{ALREADY_MAPPED, Code, INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
 
 #[path = "../../../proto/tests/mutate/mod.rs"]
 #[allow(dead_code, reason = "other targets use the rest")]
@@ -664,6 +665,7 @@ const CODE: &CStr = c".version 8.0
 .target sm_75
 .address_size 64
 .visible .global .align 4 .b32 counted;
+.visible .global .align 4 .b32 other;
 .visible .entry once()
 {
 ret;
@@ -725,4 +727,49 @@ fn a_kernel_of_a_graph_has_its_clusters_also_with_other_parameters() {
         assert_eq!(session.change_node(node, other(7)), Err(INVALID_VALUE), "no whole clusters");
         assert_eq!(session.change_exec_node(exec, node, &other(7)), Err(INVALID_VALUE));
     });
+}
+
+/// Asks where a variable of a module is, of a node that says one address after the other.
+fn variable_at(addresses: &[u64], check: impl FnOnce(&Session, Result<(u64, u64), Code>)) {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let (number, _) = load(&session);
+    let binary = session.modules.binary(number).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for address in addresses {
+                answer_one(&mut theirs, |command| match command {
+                    Command::AskSymbol(c) => {
+                        let place = [*address, 4].map(u64::to_le_bytes).concat();
+                        Some(vec![answer(&Answer { question: c.question, error: 0 }, &place)])
+                    }
+                    _ => None,
+                });
+            }
+        });
+        let found = session.symbol(&binary, HERE, "counted");
+        check(&session, found);
+    });
+}
+
+#[test]
+fn memory_of_the_program_is_not_taken_for_a_variable_of_the_node_nor_comes_to_lie_there() {
+    const PAGE: usize = 4096;
+    let own = Mapping::reserve(None, PAGE).unwrap();
+    let address = own.address();
+    variable_at(&[address + 64], |session, found| {
+        assert_eq!(found, Err(ALREADY_MAPPED));
+        assert!(!session.is_device_address(address + 64), "it is the program's");
+    });
+    // Far from where the kernel puts what asks for no address.
+    let free = 0x3000_0000_0000;
+    variable_at(&[free + 64, free + 128], |session, found| {
+        assert_eq!(found, Ok((free + 64, 4)));
+        assert!(session.is_device_address(free + 64));
+        assert!(Mapping::reserve(Some(free), PAGE).is_err(), "nothing of the program may lie there");
+        assert!(session.is_device_address(free + 128), "another variable, which a kernel named");
+    });
+    assert!(Mapping::reserve(Some(free), PAGE).is_ok(), "the session is over");
 }

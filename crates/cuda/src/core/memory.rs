@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
+use hinterland_os::Mapping;
 use hinterland_proto::gpu::command::{AskGrant, CopyWithin, MapMemory, UnmapMemory};
 
 use super::context::Owner;
 use super::session::Session;
 use super::window::Window;
-use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
+use crate::code::{ALREADY_MAPPED, Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
 
 /// From this size on a range is mapped by itself.
 const OWN_MIN: u64 = 1 << 20;
@@ -22,6 +23,8 @@ const SLACK_MAX: u64 = 64 << 20;
 const SLACKS_MAX: u64 = 4;
 /// Addresses of small ranges are multiples of this.
 const PIECE: u64 = 512;
+/// Bytes of a page of this process.
+const PAGE_BYTES: u64 = 4096;
 
 /// Who answers for a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub struct Memory {
     used: Vec<u64>,
     /// Pinned memory of the host by its start.
     pinned: BTreeMap<u64, Pinned>,
+    /// Pages in which variables of modules lie, by their start. They stay when a module goes: they cost nothing, and the next one is there.
+    held: BTreeMap<u64, Mapping>,
 }
 
 impl Memory {
@@ -116,6 +121,7 @@ impl Memory {
             grants,
             used,
             pinned: BTreeMap::new(),
+            held: BTreeMap::new(),
         }
     }
 
@@ -203,6 +209,39 @@ impl Memory {
         length == granule && self.chunks.iter().any(is_spare)
     }
 
+    /// Keeps memory of the program away from where a variable of a module lies, as it is kept away from the window: there its addresses would be
+    /// taken for those of the variable.
+    ///
+    /// # Errors
+    /// The program has memory there already.
+    fn hold(&mut self, start: u64, bytes: u64) -> Result<(), Code> {
+        if self.window.contains(start) {
+            return Ok(());
+        }
+        let end = start.checked_add(bytes.max(1)).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        let (mut at, end) = (start & !(PAGE_BYTES - 1), end.ok_or(INVALID_VALUE)?);
+        while at < end {
+            let before = self.held.range(..=at).next_back();
+            let held = before.map(|(start, held)| start + held.len() as u64).filter(|end| *end > at);
+            if let Some(end) = held {
+                at = end;
+                continue;
+            }
+            let next = self.held.range(at..end).next().map_or(end, |(start, _)| *start);
+            // As long as a variable, which fits.
+            let mapping = Mapping::reserve(Some(at), (next - at) as usize).map_err(|_| ALREADY_MAPPED)?;
+            self.held.insert(at, mapping);
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Whether variables of modules lie in the page of an address.
+    fn is_held(&self, address: u64) -> bool {
+        let before = self.held.range(..=address).next_back();
+        before.is_some_and(|(start, held)| address - start < held.len() as u64)
+    }
+
     /// The pinned memory that all of a range of the host lies in.
     fn pinned_around(&self, start: u64, bytes: u64) -> Option<&Pinned> {
         let (at, one) = self.pinned.range(..=start).next_back()?;
@@ -212,7 +251,6 @@ impl Memory {
 
 /// Whether anything is mapped in this process at an address.
 fn has_memory_here(address: u64) -> bool {
-    const PAGE_BYTES: u64 = 4096;
     let mut state = 0;
     let page = std::ptr::without_provenance_mut((address & !(PAGE_BYTES - 1)) as usize);
     // SAFETY: the call reads nothing there; it writes one byte of state for one page.
@@ -237,7 +275,9 @@ impl Session {
 
     /// Asks where variables are, if there are any that were not asked for and an address has no memory here; whether it did.
     fn looks_for_symbols(&self, address: u64) -> bool {
-        let looks = self.modules.has_unasked() && !has_memory_here(address);
+        // Beside a variable that was asked for there may be another one.
+        let may_be = || self.memory().is_held(address) || !has_memory_here(address);
+        let looks = self.modules.has_unasked() && may_be();
         if looks {
             self.find_symbols();
         }
@@ -654,9 +694,15 @@ impl Session {
         taken
     }
 
-    /// Remembers where a variable of a module lies.
-    pub(super) fn add_symbol(&self, owner: Owner, start: u64, bytes: u64) {
-        self.memory().ranges.insert(start, Range { start, bytes, owner, holder: Holder::Symbol });
+    /// Remembers where a variable of a module lies; `own` is its length as the image says it.
+    ///
+    /// # Errors
+    /// The program has memory there.
+    pub(super) fn add_symbol(&self, owner: Owner, start: u64, bytes: u64, own: u64) -> Result<(), Code> {
+        let mut memory = self.memory();
+        memory.hold(start, own)?;
+        memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Symbol });
+        Ok(())
     }
 
     /// Forgets where variables of a module lay that is gone.

@@ -654,9 +654,7 @@ impl Session {
     }
 
     fn symbol_of(&self, loaded: &Loaded, owner: Owner, name: &str) -> Result<(u64, u64), Code> {
-        if !loaded.variables.contains_key(name) {
-            return Err(NOT_FOUND);
-        }
+        let own = *loaded.variables.get(name).ok_or(NOT_FOUND)?;
         let mut symbols = loaded.symbols.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = symbols.get(name) {
             return Ok(*place);
@@ -665,7 +663,12 @@ impl Session {
         let (Some(address), Some(bytes)) = (long(&answer, 0), long(&answer, 8)) else {
             return Err(INVALID_VALUE);
         };
-        self.add_symbol(owner, address, bytes);
+        self.add_symbol(owner, address, bytes, own).inspect_err(|_| {
+            eprintln!(
+                "hinterland: the variable {} lies at {address:#x} on the GPU node, where this program has memory of its own (hint: start the program again)",
+                name.escape_default()
+            );
+        })?;
         symbols.insert(name.to_string(), (address, bytes));
         Ok((address, bytes))
     }
