@@ -1,7 +1,7 @@
 //! NVRTC, the run-time compiler: the kernel's source becomes a program for one GPU.
 
 use crate::error::GpuError;
-use crate::library::{Library, functions};
+use crate::library::{Library, functions, named};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -69,8 +69,7 @@ impl Compiler {
     /// # Errors
     /// [`GpuError::NoCompiler`].
     pub fn load(path: Option<&Path>) -> Result<Self, GpuError> {
-        let named = std::env::var_os(VARIABLE).map(PathBuf::from);
-        let candidates: Vec<PathBuf> = match named {
+        let candidates: Vec<PathBuf> = match named(VARIABLE) {
             Some(named) => vec![named],
             None => path.map(Path::to_owned).into_iter().chain(LIBRARIES.map(PathBuf::from)).collect(),
         };

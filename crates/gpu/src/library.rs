@@ -27,6 +27,10 @@ impl Library {
     }
 
     fn open_one(path: &Path) -> Result<Self, String> {
+        // The loader takes it for the program itself.
+        if path.as_os_str().is_empty() {
+            return Err("a library without a name cannot be loaded".to_owned());
+        }
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| format!("{} has a zero byte in its name", path.display()))?;
         // SAFETY: the name is a string; what a library does when it is loaded is what whoever installed or named it wants.
@@ -49,6 +53,11 @@ impl Library {
         let address = unsafe { libc::dlsym(std::ptr::with_exposed_provenance_mut(self.0), name.as_ptr()) };
         (!address.is_null()).then_some(address)
     }
+}
+
+/// The library that a variable of the environment names; an empty one names none.
+pub(crate) fn named(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Declares a table of a library's functions, each of which returns a number that is 0 if it did what it should.
@@ -81,3 +90,15 @@ macro_rules! functions {
 }
 
 pub(crate) use functions;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_empty_is_not_taken_for_the_program_itself() {
+        assert!(Library::open(&[PathBuf::new()]).is_err_and(|words| words.contains("without a name")));
+        let found = Library::open(&[PathBuf::new(), PathBuf::from("libm.so.6")]).unwrap();
+        assert!(found.function(c"cos").is_some());
+    }
+}

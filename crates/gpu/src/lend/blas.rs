@@ -3,7 +3,7 @@
 use super::order::Stream;
 use super::{CallError, Lent, candidates};
 use crate::driver::Handle;
-use crate::library::{Library, functions};
+use crate::library::{Library, functions, named};
 use std::ffi::{c_int, c_void};
 
 /// Its name by versions; `HINTERLAND_CUBLAS` in front of them names another.
@@ -99,9 +99,7 @@ impl Blas {
     pub fn open() -> Result<Self, CallError> {
         let missing = |words: String| CallError { what: "loading cuBLAS", code: 1, words, is_blas: true };
         let mut names = candidates(&NAMES);
-        if let Some(named) = std::env::var_os(VARIABLE) {
-            names.insert(0, named.into());
-        }
+        names.splice(0..0, named(VARIABLE));
         let library = Library::open(&names).map_err(missing)?;
         let call = Calls::of(library).map_err(|name| missing(format!("it has no function for `{name}`")))?;
         Ok(Self { call, library })

@@ -3,7 +3,7 @@
 use super::order::Stream;
 use super::{CallError, Lent, candidates};
 use crate::driver::Handle;
-use crate::library::{Library, functions};
+use crate::library::{Library, functions, named};
 use std::ffi::{c_int, c_void};
 
 /// Its name by versions; `HINTERLAND_CUBLASLT` in front of them names another.
@@ -112,9 +112,7 @@ impl Lt {
     pub fn open(device: &Lent) -> Result<Self, CallError> {
         device.enter()?;
         let mut names = candidates(&NAMES);
-        if let Some(named) = std::env::var_os(VARIABLE) {
-            names.insert(0, named.into());
-        }
+        names.splice(0..0, named(VARIABLE));
         let library = Library::open(&names).map_err(|words| failed("loading cuBLASLt", 1, &words))?;
         let call = Calls::of(library)
             .map_err(|name| failed("loading cuBLASLt", 1, &format!("it has no function for `{name}`")))?;
