@@ -218,6 +218,12 @@ def test_a_program_of_the_drivers_interface_with_ptx_of_its_own_is_right(gpu_nod
         assert outcome.stderr.count(reason) == 1, outcome.stderr
 
 
+def test_empty_variables_are_none(gpu_node):
+    empty = {"HINTERLAND_GPU_MEMORY": "", "HINTERLAND_GPU_DELAY_US": "", "HINTERLAND_KEY_FILE": ""}
+    outcome = gpu_node().run(sys.executable, TREE / "tests/programs/gpu_driver.py", **empty)
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
 def test_functions_that_are_looked_up_take_the_arguments_of_the_version_that_was_asked_for(gpu_node, folder, fabric):
     node = gpu_node()

@@ -256,9 +256,14 @@ pub(crate) fn look_at_status() -> Result<GpuStatus, String> {
     postcard::from_bytes(&hear(&mut receiver, LIST)?).map_err(no_sense)
 }
 
+/// What a variable of the environment says; an empty one says nothing.
+fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|text| !text.is_empty())
+}
+
 /// The address of the node.
 fn node() -> Result<String, String> {
-    std::env::var(NODE).map_err(|_| {
+    given(NODE).ok_or_else(|| {
         format!("{NODE} is not set (hint: start the program with `hinterland run --gpu ADDRESS -- PROGRAM`)")
     })
 }
@@ -287,13 +292,13 @@ fn greet(node: &str, channel: Channel, memory: u64) -> Result<(Welcome, Sender, 
 /// Connects to the node, over a network with the key of the pool.
 fn connect(node: &str) -> Result<Channel, String> {
     let address: Address = node.parse().map_err(|error: ChannelError| error.to_string())?;
-    let key = match std::env::var(KEY_FILE) {
-        Ok(path) if !path.is_empty() => {
+    let key = match given(KEY_FILE) {
+        Some(path) => {
             let text =
                 std::fs::read_to_string(&path).map_err(|error| format!("the key in {path}: {error}"))?;
             Some(text.parse().map_err(|error: NotAKey| format!("the key in {path}: {error}"))?)
         }
-        _ => None,
+        None => None,
     };
     let identity = ClientIdentity {
         role: Role::Client,
@@ -303,9 +308,11 @@ fn connect(node: &str) -> Result<Channel, String> {
         features: Features::default(),
         join: None,
     };
-    let delay = match std::env::var(DELAY) {
-        Ok(text) => Duration::from_micros(text.parse().map_err(|_| format!("{DELAY}={text} is no number"))?),
-        Err(_) => Duration::ZERO,
+    let delay = match given(DELAY) {
+        Some(text) => {
+            Duration::from_micros(text.parse().map_err(|_| format!("{DELAY}={text} is no number"))?)
+        }
+        None => Duration::ZERO,
     };
     let options = ChannelOptions { delay_out: delay, delay_in: delay, ..ChannelOptions::default() };
     hinterland_channel::connect(&address, &identity, options)
@@ -327,9 +334,9 @@ pub(crate) fn is_set(variable: &str) -> bool {
 }
 
 fn memory_wanted() -> Result<u64, String> {
-    match std::env::var(MEMORY) {
-        Ok(text) => text.parse().map_err(|_| format!("{MEMORY}={text} is no number of bytes")),
-        Err(_) => Ok(0),
+    match given(MEMORY) {
+        Some(text) => text.parse().map_err(|_| format!("{MEMORY}={text} is no number of bytes")),
+        None => Ok(0),
     }
 }
 
