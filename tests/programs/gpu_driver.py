@@ -131,7 +131,16 @@ assert (words[0], other[0]) == (1, 2)
 good(cuda.cuMemcpyHtoD_v2(inside, other, four))
 good(cuda.cuMemcpyDtoH_v2(words, inside, four))
 assert words[0] == 2
+flags = ctypes.c_uint(9)
+good(cuda.cuMemHostGetFlags(ctypes.byref(flags), inside))
+assert flags.value == 0
 good(cuda.cuMemFreeHost(pinned))
+good(cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(8192), 5))
+good(cuda.cuMemHostGetFlags(ctypes.byref(flags), pinned))
+assert flags.value == 5, "as they were given"
+inside = ctypes.c_uint64(pinned.value + 100)
+good(cuda.cuMemFreeHost(pinned))
+assert cuda.cuMemHostGetFlags(ctypes.byref(flags), inside) == 1
 assert cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, inside) == 1
 # What only the driver of a GPU knows, and what would be another program's.
 place = ctypes.create_string_buffer(192)

@@ -78,6 +78,8 @@ pub struct Pinned {
     bytes: u64,
     /// Whether we allocated it.
     pub is_ours: bool,
+    /// What the program said when it was pinned.
+    pub flags: u32,
     /// What was current then.
     pub owner: Owner,
 }
@@ -719,14 +721,21 @@ impl Session {
     ///
     /// # Errors
     /// Some of it is already.
-    pub fn add_pinned(&self, owner: Owner, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
+    pub fn add_pinned(
+        &self,
+        owner: Owner,
+        start: u64,
+        bytes: u64,
+        is_ours: bool,
+        flags: u32,
+    ) -> Result<(), Code> {
         let mut memory = self.memory();
         let end = start.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let before = memory.pinned.range(..end).next_back();
         if before.is_some_and(|(at, one)| at + one.bytes > start) {
             return Err(crate::code::ALREADY_REGISTERED);
         }
-        memory.pinned.insert(start, Pinned { start, bytes, is_ours, owner });
+        memory.pinned.insert(start, Pinned { start, bytes, is_ours, flags, owner });
         Ok(())
     }
 

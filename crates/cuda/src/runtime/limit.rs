@@ -127,15 +127,13 @@ const PRIORITY: c_int = 8;
 /// Window of the cache, synchronisation, domains of memory.
 const STREAM_HINTS: &[c_int] = &[1, 3, 9, 10];
 
-/// Flags of memory of the host that `cudaHostAlloc` gave: none has an effect, so none is kept.
+/// Flags of pinned memory of the host, as the program gave them; none has an effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaHostGetFlags(flags: *mut u32, memory: *const c_void) -> Code {
     with_session(|session| {
-        if !session.is_pinned(memory.addr() as u64, 1) {
-            return Err(INVALID_VALUE);
-        }
+        let pinned = session.pinned(memory.addr() as u64).ok_or(INVALID_VALUE)?;
         // SAFETY: a place for a result or null, as documented.
-        unsafe { give_if(flags, 0) };
+        unsafe { give_if(flags, pinned.flags) };
         Ok(())
     })
 }

@@ -72,7 +72,7 @@ pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
 
 /// Allocates memory of the host from which copies need not wait. Devices do not see it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize, _flags: c_uint) -> Code {
+pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code {
     with_session(|session| {
         if place.is_null() {
             return Err(INVALID_VALUE);
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize,
         if unsafe { libc::posix_memalign(&raw mut memory, HOST_ALIGNMENT, bytes) } != 0 {
             return Err(NO_MEMORY);
         }
-        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, true)?;
+        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, true, flags)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, memory) }
     })
@@ -131,13 +131,13 @@ pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
 
 /// Makes memory of the program such that copies need not wait. Devices do not see it.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags: c_uint) -> Code {
+pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, flags: c_uint) -> Code {
     with_session(|session| {
         if memory.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
         session.check_unseen()?;
-        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, false)
+        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, false, flags)
     })
 }
 

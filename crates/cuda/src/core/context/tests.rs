@@ -32,7 +32,7 @@ impl Thing {
             3 => {
                 // Memory of the program, which nobody looks into.
                 let start = random.number() >> 20 << 12;
-                session.add_pinned(owner, start, 4096, false).ok()?;
+                session.add_pinned(owner, start, 4096, false, 0).ok()?;
                 Self::Pinned(start)
             }
             4 => Self::Memory(session.allocate(owner, 1 + random.below(4096) as u64).ok()?),
