@@ -53,6 +53,13 @@ def test_a_program_with_much_data_of_its_own_begins_at_once(binary, library, tmp
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
 
 
+def test_arrays_that_a_program_is_loaded_with_are_in_the_budget(binary, library, tmp_path):
+    """As with Fortran, and in many benchmarks: all memory is there as the program begins, and none was ever asked for."""
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_static")])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 65 * MEBIBYTE and "alone left the budget no room" not in ended.stderr, ended.stderr
+
+
 def test_all_of_the_heap_is_in_the_budget_once_far_memory_begins(binary, library, begins):
     ended = far(binary, ["--local", "96M"], [begins, "heap"])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

@@ -36,9 +36,10 @@ pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{attach, lock_all, make_way};
 
 use crate::cancel::uncancelled;
+use hinterland_farplan::PAGE;
 use hinterland_os::OsError;
 use hinterland_region::system::say;
-use libc::{c_int, c_void, dl_phdr_info, size_t};
+use libc::{Elf64_Phdr, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -80,6 +81,11 @@ extern "C" fn begin() {
         unsafe { libc::_exit(125) };
     }
     arming::allow(loaded.data_bytes, is_first(), crate::mounts::is_on(c"HINTERLAND_FAR_EAGER"));
+    if is_active() {
+        // Nothing of the program has run, which might have mapped something else there.
+        let arrays = loaded.arrays.iter().filter(|(start, end)| start < end);
+        arrays.for_each(|(start, end)| link::register(*start, end - start));
+    }
 }
 
 fn set_up(socket: &[u8], own_path: &'static [u8]) -> Result<(), String> {
@@ -102,17 +108,23 @@ fn is_first() -> bool {
     number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()) == Some(std::process::id())
 }
 
+/// More objects with large arrays than any program is loaded with; what finds no place stays the kernel's.
+const ARRAYS_MAX: usize = 64;
+
 /// What the loader has done before anybody looked.
 struct Loaded {
     /// Bytes that the program and its libraries may write.
     data_bytes: u64,
+    /// Large arrays of the program and its libraries that begin as zeros (`.bss`): whole pages, of which no file has anything. Nothing else that the
+    /// loader made can be far, since the kernel serves faults of anonymous memory alone.
+    arrays: [(u64, u64); ARRAYS_MAX],
     /// The path of this library, as the loader has it.
     own_path: &'static [u8],
 }
 
 impl Loaded {
     fn look() -> Self {
-        let mut loaded = Self { data_bytes: 0, own_path: b"" };
+        let mut loaded = Self { data_bytes: 0, arrays: [(0, 0); ARRAYS_MAX], own_path: b"" };
         // SAFETY: the function is called in here only, with the value.
         unsafe { libc::dl_iterate_phdr(Some(Self::add), (&raw mut loaded).cast()) };
         loaded
@@ -125,16 +137,30 @@ impl Loaded {
             let (object, loaded) = (&*object, &mut *loaded.cast::<Self>());
             let segments = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
             for segment in segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
+                let start = object.dlpi_addr.wrapping_add(segment.p_vaddr);
                 if segment.p_flags & libc::PF_W != 0 {
                     loaded.data_bytes += segment.p_memsz;
+                    loaded.add_array(start, segment);
                 }
-                let start = object.dlpi_addr.wrapping_add(segment.p_vaddr);
                 if own.wrapping_sub(start) < segment.p_memsz && !object.dlpi_name.is_null() {
                     loaded.own_path = CStr::from_ptr(object.dlpi_name).to_bytes();
                 }
             }
         }
         0
+    }
+
+    /// What lies behind the bytes that a segment has in its file, if it is worth it.
+    fn add_array(&mut self, start: u64, segment: &Elf64_Phdr) {
+        let page_behind = |bytes: u64| start.checked_add(bytes)?.checked_next_multiple_of(PAGE);
+        let (Some(from), Some(to)) = (page_behind(segment.p_filesz), page_behind(segment.p_memsz)) else {
+            return;
+        };
+        if to.saturating_sub(from) >= calls::REGION_BYTES_MIN
+            && let Some(place) = self.arrays.iter_mut().find(|(_, end)| *end == 0)
+        {
+            *place = (from, to);
+        }
     }
 }
 
