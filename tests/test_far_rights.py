@@ -195,6 +195,14 @@ def test_guards_are_guards_and_what_they_were_put_on_is_gone(binary, library, tm
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("kind", ["wiped", "hidden", "guards", "rest", "lengths"])
+def test_advice_that_a_program_gives_itself_part_by_part_is_followed(binary, library, tmp_path, kind):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_advised"), kind])
+    if ended.stdout.startswith("skipped"):
+        pytest.skip(ended.stdout)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
 @pytest.mark.parametrize("kind", ["wiped", "kept", "replaced", "robust", "inherits", "many"])
 def test_what_the_kernel_alone_copes_with_is_never_far(binary, library, tmp_path, kind):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_apart"), kind])

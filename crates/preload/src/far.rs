@@ -32,7 +32,7 @@ mod simulated;
 mod thread;
 mod words;
 
-pub(crate) use calls::{advise, map, protect, remap, unmap};
+pub(crate) use calls::{advise, advise_parts, map, protect, remap, unmap};
 pub(crate) use claims::{attach, lock_all, make_way};
 
 use crate::cancel::uncancelled;

@@ -10,7 +10,7 @@ use hinterland_proto::control::Advice;
 use hinterland_region::process::{self, Share};
 use hinterland_region::system::MapCall;
 use hinterland_types::limits::BASE_PAGE_BYTES;
-use libc::{c_int, c_ulong, c_void, off_t, size_t};
+use libc::{c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -138,6 +138,24 @@ pub unsafe extern "C-unwind" fn posix_madvise(address: *mut c_void, bytes: size_
     let code = if keep_errno(|| advise(address, bytes, advice)).is_some() { 0 } else { errno() };
     set_errno(before);
     code
+}
+
+/// `process_madvise(2)`.
+///
+/// # Safety
+/// As `process_madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn process_madvise(
+    process: c_int,
+    parts: *const iovec,
+    count: size_t,
+    advice: c_int,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let done = keep_errno(|| unsafe { far::advise_parts(process, (parts, count), advice, flags) });
+    // A count of bytes of this address space.
+    done.map_or(-1, |bytes| bytes as ssize_t)
 }
 
 /// `ioctl(2)`. The last argument is optional in C, as that of `mremap` is.

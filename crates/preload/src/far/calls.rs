@@ -5,7 +5,7 @@ use super::{arming, heap, is_active, layout, link, reserved};
 use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
-use libc::{c_int, c_void, off_t, size_t};
+use libc::{c_int, c_uint, c_void, iovec, off_t, size_t};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,6 +19,8 @@ const PART_BYTES_MIN: u64 = 16 << 10;
 const REGION_BYTES_MAX: u64 = 4 << 40;
 /// Pages become guards: empty, and whoever touches one gets SIGSEGV (Linux 6.13).
 const MADV_GUARD_INSTALL: c_int = 102;
+/// Most parts of one call (`UIO_MAXIOV`).
+const PARTS_MAX: size_t = 1024;
 /// What only the kernel copes with.
 const FLAGS_LEFT_ALONE: c_int = libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED;
 
@@ -44,7 +46,7 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
         asked.flags &= !libc::MAP_POPULATE;
     }
     let replace = || {
-        link::lift(call.address, call.bytes.next_multiple_of(PAGE));
+        link::lift(call.address, whole_pages(call.bytes));
         kernel(asked)
     };
     let address = if replaces { layout::change(replace) } else { kernel(asked) }?;
@@ -56,7 +58,7 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
     } else if may_be_far && call.bytes > REGION_BYTES_MAX {
         say_of_huge_memory(call.bytes);
     } else if may_be_far {
-        link::register(address, call.bytes.next_multiple_of(PAGE));
+        link::register(address, whole_pages(call.bytes));
     }
     Ok(address)
 }
@@ -121,7 +123,7 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
     }
     reserved::cut(address, address.saturating_add(bytes));
     layout::change(|| {
-        link::lift(address, bytes.next_multiple_of(PAGE));
+        link::lift(address, whole_pages(bytes));
         kernel()
     })
 }
@@ -159,7 +161,7 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
         return kernel();
     }
     reserved::cut(address, address.saturating_add(bytes));
-    let (old, new) = (bytes.next_multiple_of(PAGE), new_bytes.next_multiple_of(PAGE));
+    let (old, new) = (whole_pages(bytes), whole_pages(new_bytes));
     layout::change(|| {
         // What lies at the target goes.
         if flags & libc::MREMAP_FIXED != 0 {
@@ -180,25 +182,9 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
 pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::advise(address, bytes, advice) };
-    if advice == libc::MADV_DONTFORK {
-        link::note_apart();
-    }
-    // A child would have a table of memory that is to be zeros. And no event tells of guards, which drop content and are overwritten by whoever
-    // fills a page.
-    let is_kernels = matches!(advice, libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
-    if is_kernels {
-        // The same of what is only reserved, if it may be written later.
-        reserved::cut(address & !(PAGE - 1), address.saturating_add(bytes));
-    }
+    make_ready(address, bytes, advice);
     if !is_active() {
-        // Nor does it know of what the kernel may take at any moment.
-        if (is_kernels || advice == libc::MADV_FREE) && arming::is_waiting() {
-            heap::note(address, bytes);
-        }
         return kernel();
-    }
-    if is_kernels {
-        link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
     }
     match advice {
         libc::MADV_DONTNEED => layout::drop_content(kernel),
@@ -210,6 +196,88 @@ pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> 
             _ => unsafe { system::advise(address, bytes, libc::MADV_DONTNEED) },
         }),
         _ => kernel(),
+    }
+}
+
+/// `process_madvise`. A process may give itself all advice by it (Linux 6.13), and another one none that matters here: the kernel refuses it then.
+/// Returns the bytes that were advised of, which may be fewer than all.
+///
+/// # Safety
+/// There are so many parts, unless there is none at all.
+pub(crate) unsafe fn advise_parts(
+    process: c_int,
+    (parts, count): (*const iovec, size_t),
+    advice: c_int,
+    flags: c_uint,
+) -> io::Result<size_t> {
+    let kernel = || {
+        // SAFETY: the program asked for exactly this.
+        let done = unsafe { libc::syscall(libc::SYS_process_madvise, process, parts, count, advice, flags) };
+        // A count, unless it is -1.
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done as size_t) }
+    };
+    // SAFETY: the caller's promise. What the kernel refuses to look at is not looked at.
+    let parts = unsafe {
+        let is_refused = parts.is_null() || count > PARTS_MAX;
+        if is_refused { &[] } else { std::slice::from_raw_parts(parts, count) }
+    };
+    for part in parts {
+        make_ready(part.iov_base.expose_provenance() as u64, part.iov_len as u64, advice);
+    }
+    if !is_active() {
+        return kernel();
+    }
+    match advice {
+        libc::MADV_DONTNEED => layout::drop_content(kernel),
+        // As above.
+        libc::MADV_FREE => layout::drop_content(|| {
+            let done = kernel()?;
+            let mut rest = done;
+            for part in parts {
+                let bytes = part.iov_len.min(rest);
+                // SAFETY: the kernel has agreed that this content goes.
+                unsafe {
+                    system::advise(
+                        part.iov_base.expose_provenance() as u64,
+                        bytes as u64,
+                        libc::MADV_DONTNEED,
+                    )?;
+                }
+                rest -= bytes;
+            }
+            Ok(done)
+        }),
+        _ => kernel(),
+    }
+}
+
+/// The program is about to advise the kernel of memory.
+fn make_ready(address: u64, bytes: u64, advice: c_int) {
+    if advice == libc::MADV_DONTFORK {
+        link::note_apart();
+    }
+    // A child would have a table of memory that is to be zeros. And no event tells of guards, which drop content and are overwritten by whoever
+    // fills a page.
+    let is_kernels = matches!(advice, libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
+    if is_kernels {
+        // The same of what is only reserved, if it may be written later.
+        reserved::cut(address & !(PAGE - 1), address.saturating_add(bytes));
+    }
+    if is_active() {
+        if is_kernels {
+            link::release(address & !(PAGE - 1), whole_pages(bytes));
+        }
+    } else if (is_kernels || advice == libc::MADV_FREE) && arming::is_waiting() {
+        // Nor does it know of what the kernel may take at any moment.
+        heap::note(address, bytes);
+    }
+}
+
+/// So many bytes in whole pages; of more than there can be, which the kernel refuses, as many as fit a number.
+pub(super) const fn whole_pages(bytes: u64) -> u64 {
+    match bytes.checked_next_multiple_of(PAGE) {
+        Some(whole) => whole,
+        None => !(PAGE - 1),
     }
 }
 

@@ -3,7 +3,7 @@
 //! The C library asks for 132 KiB at a time. Once far memory is on, the kernel is asked for more at once, which is told of as a whole; the
 //! C library hears only of what it asked for, and finds the rest the next time without a call of the kernel.
 
-use super::{arming, is_active, layout, link};
+use super::{arming, calls, is_active, layout, link};
 use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_void};
@@ -87,7 +87,7 @@ fn change(end: u64) -> u64 {
         let now = kernel(end);
         return if now < end { before } else { settle(end, now) };
     }
-    let stepped = (end + STEP_BYTES).next_multiple_of(PAGE);
+    let stepped = calls::whole_pages(end.saturating_add(STEP_BYTES));
     let mut now = kernel(stepped);
     if now < stepped {
         // There may be room for what is needed.

@@ -46,7 +46,8 @@ pub(super) fn cut(start: u64, end: u64) {
     if !ANY.load(Ordering::Relaxed) {
         return;
     }
-    let end = end.next_multiple_of(PAGE);
+    // The kernel refuses what is longer than all numbers.
+    let Some(end) = end.checked_next_multiple_of(PAGE) else { return };
     for (from, to) in &RESERVED {
         // Acquire: pairs with the Release in `add`. Relaxed: published by it.
         let (first, last) = (from.load(Ordering::Acquire), to.load(Ordering::Relaxed));
