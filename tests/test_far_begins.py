@@ -209,3 +209,17 @@ def test_what_a_program_leaves_behind_has_its_bytes_until_it_ends_and_is_told_of
         assert "lost" not in ended.stderr, ended.stderr
         told, right = told + is_told, right + is_right
     assert right > 0 and (kind != "ends" or told < number)
+
+
+@pytest.mark.parametrize("how", ["clone", "_Fork"])
+def test_who_was_made_past_the_c_library_ends_with_the_run(binary, library, tmp_path, how):
+    """It has never said who it is, and would read zeros in memory that nobody serves any more."""
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cloned"), tmp_path / "said", how])
+    assert ended.returncode == 0 and "left a process behind, which is ended" in ended.stderr, ended.stderr
+    assert "far_cloned (" in ended.stderr and (tmp_path / "said").read_text() == "", ended.stderr
+
+
+def test_a_child_of_a_fork_without_handlers_keeps_to_the_budget(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cloned"), "none", "waits"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 65 * MEBIBYTE, ended.stderr

@@ -265,7 +265,7 @@ impl Supervisor {
     pub fn finish(self) -> Report {
         // Who begins from here on finds no run any more, and has memory of the kernel's.
         let _ = std::fs::remove_file(&self.socket);
-        left::end(&self.engine);
+        left::end(&self.engine, &self.socket);
         self.engine.pressure.notify_all();
         self.engine.over.notify_all();
         self.engine.bell.raise();
