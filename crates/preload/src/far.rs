@@ -69,6 +69,8 @@ static BEGIN: extern "C" fn() = begin;
 
 /// Runs as the library is loaded, before the program.
 extern "C" fn begin() {
+    // Later, a handler of a signal might wait for the loader, which it interrupts.
+    FORK.find();
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
     if simulated::is_simulated() {
         // What simulates it is a program beside the budget, which has been told of.
@@ -173,6 +175,35 @@ unsafe extern "C" fn child() {
     }
     // The thread that forked may have been cancelled.
     uncancelled(greet);
+}
+
+/// The C library's `_Fork`, which handlers of signals may call.
+static FORK: rights::Next = rights::Next::new(c"_Fork");
+
+/// `_Fork(3)`: as `fork`, but that the C library calls no handlers, of which ours are some.
+///
+/// # Safety
+/// As `_Fork`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> libc::pid_t {
+    let next = FORK.find();
+    if next.is_null() {
+        // SAFETY: the C library gives every thread an errno.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    }
+    // SAFETY: the C library's function of this name, which has this shape; the handlers are called around it as it would call them.
+    unsafe {
+        let next: unsafe extern "C-unwind" fn() -> libc::pid_t = std::mem::transmute(next);
+        arming::before_fork();
+        let process = next();
+        if process == 0 {
+            child()
+        } else {
+            arming::after_fork()
+        }
+        process
+    }
 }
 
 /// Allocates nothing of the program: its heap may be far, and is zeros until the supervisor has answered if that is gone.
