@@ -126,6 +126,13 @@ def test_no_local_memory_is_advised_that_a_run_refuses(binary, traces):
 
 
 @needs_far_memory
+@pytest.mark.parametrize("times", ["nan", "inf", "0", "-1", "0.9", "much"])
+def test_a_slowdown_that_is_none_is_refused(binary, traces, times):
+    refused = hinterland(binary, "advise", traces / "random.trace", "--far", "lz4", f"--slowdown={times}")
+    assert refused.returncode == 2 and "is no slowdown (hint: 1 or more" in refused.stderr, refused.stdout + refused.stderr
+
+
+@needs_far_memory
 def test_what_is_told_is_compared_with_the_run(binary, traces):
     told = advice(binary, traces / "random.trace", "--run", "--", traces / "toucher", "random")
     assert [run["name"] for run in told["runs"]] == ["without far memory", "recommended", "default"]

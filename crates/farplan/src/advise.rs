@@ -250,7 +250,8 @@ fn why_so_wide(best: &Choice, choices: &[Choice]) -> Option<String> {
 /// What the trace cannot tell of a setting.
 fn doubts(trace: &Trace, setting: &Setting, footprint: u64) -> Vec<String> {
     let Header { unit_bytes, window_bytes, window_percent } = trace.header;
-    let window = window_bytes.max(footprint / 100 * window_percent);
+    // What a file says may be anything.
+    let window = window_bytes.max((footprint / 100).saturating_mul(window_percent));
     let mut doubts = Vec::new();
     if setting.local_bytes < window {
         doubts.push(format!(
@@ -399,6 +400,32 @@ mod tests {
         assert!(share.len() == 1 && share[0].contains("within 38 MiB"), "{share:?}");
         let coarse = told(Header { unit_bytes: 64 << 10, ..fine });
         assert!(coarse.len() == 1 && coarse[0].contains("64 KiB apart"), "{coarse:?}");
+    }
+
+    #[test]
+    fn a_trace_that_says_more_than_can_be_is_played_as_another() {
+        use crate::trace::{Kind, Record};
+        let most = |kind: Kind| Record {
+            time_ns: u64::MAX,
+            address: u64::MAX,
+            kind,
+            space: u8::MAX,
+            flags: u16::MAX,
+            amount: u32::MAX,
+        };
+        let wide = Header { unit_bytes: PAGE, window_bytes: u64::MAX, window_percent: u64::MAX };
+        for kind in
+            [Kind::First, Kind::Again, Kind::Write, Kind::Drop, Kind::Census, Kind::Usage, Kind::Content]
+        {
+            for at in [0, 100] {
+                let mut trace = trace_of(&(0..512).collect::<Vec<u64>>(), |_| true);
+                trace.header = wide;
+                trace.time_ns = u64::MAX;
+                trace.records.insert(at, most(kind));
+                let advice = advise(&trace, &wishes(Goal::Effect)).unwrap();
+                assert!(advice.choices.iter().all(|choice| !choice.told.time_s.is_nan()), "{kind:?}");
+            }
+        }
     }
 
     #[test]

@@ -27,13 +27,13 @@ pub const fn margin_bytes(budget_bytes: u64) -> u64 {
 
 /// Of a budget, what units may have resident beside so much that they do not count.
 pub fn room_bytes(budget_bytes: u64, other_bytes: u64) -> u64 {
-    budget_bytes.saturating_sub(other_bytes + margin_bytes(budget_bytes)).max(ROOM_BYTES_MIN)
+    budget_bytes.saturating_sub(other_bytes.saturating_add(margin_bytes(budget_bytes))).max(ROOM_BYTES_MIN)
 }
 
 /// The least budget with [`ROOM_BYTES_MIN`] beside so much that does not count.
 pub const fn budget_bytes_min(other_bytes: u64) -> u64 {
-    let bytes = other_bytes + ROOM_BYTES_MIN;
-    bytes + margin_bytes(bytes + MARGIN_BYTES.1)
+    let bytes = other_bytes.saturating_add(ROOM_BYTES_MIN);
+    bytes.saturating_add(margin_bytes(bytes.saturating_add(MARGIN_BYTES.1)))
 }
 
 /// Room that is kept free, so that faults need not wait for an eviction. A sixteenth instead of a thirty-second had `database` fault 15

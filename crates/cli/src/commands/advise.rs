@@ -51,7 +51,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", default_value = "lz4,ssd:/var/tmp@4G", value_delimiter = ',', value_parser = back_end)]
     far: Vec<BackEnd>,
     /// How often longer than without far memory the program may take, for the least local memory
-    #[arg(long, value_name = "TIMES", default_value_t = 1.5)]
+    #[arg(long, value_name = "TIMES", default_value_t = 1.5, value_parser = slowdown)]
     slowdown: f64,
     /// What the recommended setting is the best by
     #[arg(long, value_enum, default_value_t = By::Effect)]
@@ -73,6 +73,14 @@ enum By {
     Effect,
     /// Run time
     Time,
+}
+
+/// A slowdown as people write it; the same as a job of a batch may ask for.
+fn slowdown(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if times.is_finite() && times >= 1.0 => Ok(times),
+        _ => Err(format!("{text} is no slowdown (hint: 1 or more; 1.5 lets it take half as long again)")),
+    }
 }
 
 /// Advises.
