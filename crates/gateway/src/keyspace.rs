@@ -16,6 +16,7 @@ use hinterland_proto::control::KvKey;
 use hinterland_resp::Replies;
 use parts::Parts;
 use place::Place;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use together::{Moved, Transfer};
@@ -116,8 +117,20 @@ pub enum Change<T> {
     Leave(T),
 }
 
-/// Where values go, and what stands in front of them.
-type Placed<'key> = (Vec<Place<'key>>, Vec<Head>);
+/// A value that is about to be written: where, and what stands in front of it.
+struct Draft<'item> {
+    item: Item<'item>,
+    place: Place<'item>,
+    head: Head,
+}
+
+/// What a key has that is about to be written.
+#[derive(Clone, Copy)]
+struct Look {
+    expects: Expects,
+    /// The head of a value in parts.
+    parts: Option<Head>,
+}
 
 /// A database.
 pub struct Keyspace {
@@ -273,7 +286,8 @@ impl Keyspace {
         Err(KeyError::Contended)
     }
 
-    /// Sets values; one answer each. A key that is there twice must have short values. Those that follow their head appear with no other write in between.
+    /// Sets values; one answer each, in their order if they have one key. Those that follow their head appear with no other write in between,
+    /// but where a value that lies in parts is set or replaced.
     ///
     /// # Errors
     /// [`KeyError`]; some of the values may be set then.
@@ -281,53 +295,77 @@ impl Keyspace {
         self.write(items, |values, blocks| values.replace(blocks))
     }
 
-    /// Writes the blocks of values, in the way that the caller says, and removes the parts that nobody needs then.
+    /// Writes the blocks of values, in the way that the caller says, and removes the parts that nobody needs then. One that expects nothing
+    /// is written again where another client came before: the parts of whose value would be nobody's.
     fn write(
         &mut self,
         items: &[Item<'_>],
-        replace: impl FnOnce(&mut KvValues, &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError>,
+        mut replace: impl FnMut(&mut KvValues, &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError>,
     ) -> Result<Vec<Replaced>, KeyError> {
-        let Some((places, heads)) = self.heads(items)? else {
-            return Ok(vec![Replaced::NoRoom; items.len()]);
-        };
-        let old = self.old_parts(items, &places)?;
-        let bytes: Vec<[u8; HEAD_BYTES]> = heads.iter().map(|head| head.to_bytes()).collect();
-        let pieces: Vec<[&[u8]; 3]> = items
+        let Some(drafts) = self.drafts(items)? else { return Ok(vec![Replaced::NoRoom; items.len()]) };
+        let mut outcomes = vec![Replaced::Changed; items.len()];
+        let mut left: Vec<usize> = (0..items.len()).collect();
+        for _ in 0..CHANGES_MAX {
+            let some: Vec<&Draft<'_>> = left.iter().map(|&index| &drafts[index]).collect();
+            for (&index, outcome) in left.iter().zip(self.write_once(&some, &mut replace)?) {
+                outcomes[index] = outcome;
+            }
+            left.retain(|&index| {
+                outcomes[index] == Replaced::Changed && drafts[index].item.expects == Expects::Anything
+            });
+            if left.is_empty() {
+                break;
+            }
+        }
+        let is_lost = |outcome: &Replaced| *outcome != Replaced::Done;
+        let lost = drafts.iter().zip(&outcomes).filter(|(_, outcome)| is_lost(outcome));
+        self.remove_parts(lost.map(|(draft, _)| &draft.head))?;
+        if left.is_empty() { Ok(outcomes) } else { Err(KeyError::Contended) }
+    }
+
+    fn write_once(
+        &mut self,
+        drafts: &[&Draft<'_>],
+        replace: &mut impl FnMut(&mut KvValues, &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError>,
+    ) -> Result<Vec<Replaced>, KeyError> {
+        let looks = self.looks(drafts)?;
+        let bytes: Vec<[u8; HEAD_BYTES]> = drafts.iter().map(|draft| draft.head.to_bytes()).collect();
+        let pieces: Vec<[&[u8]; 3]> = drafts
             .iter()
-            .zip(&heads)
             .zip(&bytes)
-            .map(|((item, head), bytes)| {
+            .map(|(Draft { item, head, .. }, bytes)| {
                 let value = if head.form == Form::Follows { item.value } else { &[] };
                 [&bytes[..], &item.key[..head.key_bytes], value]
             })
             .collect();
-        let blocks: Vec<Replacement<'_>> = items
+        let blocks: Vec<Replacement<'_>> = drafts
             .iter()
-            .zip(&places)
             .zip(&pieces)
-            .map(|((item, place), pieces)| Replacement {
+            .zip(&looks)
+            .map(|((Draft { item, place, .. }, pieces), look)| Replacement {
                 key: place.block_key(),
                 pieces,
-                expects: item.expects,
+                expects: match (item.expects, look) {
+                    (Expects::Anything, Some(look)) => look.expects,
+                    (expects, _) => expects,
+                },
             })
             .collect();
         let outcomes = replace(&mut self.values, &blocks)?;
-        let is_done = |index: usize| outcomes.get(index) == Some(&Replaced::Done);
-        let lost = heads.iter().enumerate().filter(|(index, _)| !is_done(*index)).map(|(_, head)| head);
-        let replaced = old.iter().filter(|(index, _)| is_done(*index)).map(|(_, head)| head);
-        self.remove_parts(lost.chain(replaced))?;
+        let replaced = looks.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Replaced::Done);
+        self.remove_parts(replaced.filter_map(|(look, _)| look.as_ref()?.parts.as_ref()))?;
         Ok(outcomes)
     }
 
     /// Places and heads of values, those in parts with their parts written; `None` if these have no room.
-    fn heads<'key>(&mut self, items: &[Item<'key>]) -> Result<Option<Placed<'key>>, KeyError> {
+    fn drafts<'item>(&mut self, items: &[Item<'item>]) -> Result<Option<Vec<Draft<'item>>>, KeyError> {
         // What is refused is refused before the first part is written: nobody would remove it.
         let places = items.iter().map(|item| Place::of(item.key)).collect::<Result<Vec<_>, _>>()?;
         if items.iter().any(|item| item.value.len() > VALUE_BYTES_MAX) {
             return Err(KeyError::Value);
         }
-        let mut heads = Vec::with_capacity(items.len());
-        for (item, place) in items.iter().zip(&places) {
+        let mut drafts: Vec<Draft<'item>> = Vec::with_capacity(items.len());
+        for (&item, place) in items.iter().zip(places) {
             let mut head = Head {
                 ends_ms: item.ends_ms,
                 value_bytes: item.value.len(),
@@ -338,14 +376,14 @@ impl Keyspace {
                 match self.parts.write(item.value)? {
                     Some(generation) => head.form = Form::InParts(generation),
                     None => {
-                        self.remove_parts(&heads)?;
+                        self.remove_parts(drafts.iter().map(|draft| &draft.head))?;
                         return Ok(None);
                     }
                 }
             }
-            heads.push(head);
+            drafts.push(Draft { item, place, head });
         }
-        Ok(Some((places, heads)))
+        Ok(Some(drafts))
     }
 
     /// Removes keys; returns how many were there.
@@ -353,30 +391,61 @@ impl Keyspace {
     /// # Errors
     /// [`KeyError`].
     pub fn remove(&mut self, keys: &[&[u8]], now_ms: u64) -> Result<u64, KeyError> {
-        let (mut there, mut ended, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        for key in keys {
-            match self.state(key, now_ms)? {
-                State::There(entry) => {
-                    there.push(Place::of(key)?);
-                    heads.push(entry.head);
+        let mut left: BTreeSet<&[u8]> = keys.iter().copied().collect();
+        let mut count = 0;
+        for _ in 0..CHANGES_MAX {
+            let mut there = Vec::new();
+            for key in left {
+                match self.state(key, now_ms)? {
+                    State::There(entry) => there.push((key, entry)),
+                    State::Ended(entry) => _ = self.forget(key, &entry)?,
+                    State::Absent => {}
                 }
-                State::Ended(entry) => ended.push((*key, entry)),
-                State::Absent => {}
+            }
+            let removed = self.remove_entries(&there)?;
+            count += removed;
+            if removed == there.len() as u64 {
+                self.remove_parts(there.iter().map(|(_, entry)| &entry.head))?;
+                return Ok(count);
+            }
+            left = self.replaced_of(&there, now_ms)?;
+        }
+        Err(KeyError::Contended)
+    }
+
+    /// Removes the blocks of keys that still have them; how many that were.
+    fn remove_entries(&self, entries: &[(&[u8], Entry)]) -> Result<u64, KeyError> {
+        let places = entries.iter().map(|(key, _)| Place::of(key)).collect::<Result<Vec<_>, _>>()?;
+        let blocks: Vec<(&[u8], Found)> =
+            places.iter().zip(entries).map(|(place, (_, entry))| (place.block_key(), entry.found)).collect();
+        let mut count = 0;
+        for some in blocks.chunks(4096) {
+            count += self.values.remove_found(some)?;
+        }
+        Ok(count)
+    }
+
+    /// Those of the keys that have another block by now. The parts of blocks that are gone are removed, whoever it was that removed the block.
+    fn replaced_of<'key>(
+        &self,
+        entries: &[(&'key [u8], Entry)],
+        now_ms: u64,
+    ) -> Result<BTreeSet<&'key [u8]>, KeyError> {
+        let mut replaced = BTreeSet::new();
+        for (key, old) in entries {
+            let new = match self.state(key, now_ms)? {
+                State::There(entry) | State::Ended(entry) => Some(entry),
+                State::Absent => None,
+            };
+            // Who changes when a key ends leaves its parts where they are.
+            if new.is_none_or(|new| new.head.form != old.head.form) {
+                self.remove_parts([&old.head])?;
+            }
+            if new.is_some_and(|new| new.found != old.found) {
+                replaced.insert(*key);
             }
         }
-        for (key, entry) in ended {
-            self.forget(key, &entry)?;
-        }
-        if there.is_empty() {
-            return Ok(0);
-        }
-        let keys: Vec<&[u8]> = there.iter().map(Place::block_key).collect();
-        let mut count = 0;
-        for keys in keys.chunks(4096) {
-            count += self.values.remove(keys)?;
-        }
-        self.remove_parts(&heads)?;
-        Ok(count)
+        Ok(replaced)
     }
 
     /// Changes the value of a key; nobody changes it between the look at the old one and the new one.
@@ -568,22 +637,32 @@ impl Keyspace {
         Err(KeyError::Contended)
     }
 
-    /// Heads of values in parts that are about to be replaced.
-    fn old_parts(&self, items: &[Item<'_>], places: &[Place<'_>]) -> Result<Vec<(usize, Head)>, KeyError> {
-        let mut old = Vec::new();
-        let keys: Vec<&[u8]> = places.iter().map(Place::block_key).collect();
+    /// For each value, what its key has if that matters: where it lies in parts, or those of the value that it replaces are to be removed, so
+    /// that it must be known which value that is. Of one key there is one answer, so that writes of it stay in their order.
+    fn looks(&self, drafts: &[&Draft<'_>]) -> Result<Vec<Option<Look>>, KeyError> {
+        let keys: Vec<&[u8]> = drafts.iter().map(|draft| draft.place.block_key()).collect();
         let found = self.values.find_many(&keys)?;
-        for (index, ((item, place), found)) in items.iter().zip(places).zip(found).enumerate() {
-            let Some(found) = found else { continue };
-            // Only an empty value has a block as short.
-            if found.bytes() as usize == HEAD_BYTES + place.kept()
-                && let State::There(entry) | State::Ended(entry) = self.state(item.key, 0)?
-                && entry.head.form != Form::Follows
-            {
-                old.push((index, entry.head));
+        let mut looks: BTreeMap<&[u8], Look> = BTreeMap::new();
+        for (draft, found) in drafts.iter().zip(found) {
+            let is_in_parts = draft.head.form != Form::Follows;
+            // Only an empty value has a block as short as one in parts.
+            let block_bytes = HEAD_BYTES + draft.place.kept();
+            let may_have_parts = found.is_some_and(|found| found.bytes() as usize == block_bytes);
+            let key = draft.place.block_key();
+            if !(is_in_parts || may_have_parts) || looks.contains_key(key) {
+                continue;
+            }
+            let (expects, head) = match self.state(draft.item.key, 0)? {
+                State::There(entry) | State::Ended(entry) => (Expects::Block(entry.found), Some(entry.head)),
+                // What is no value is replaced like one.
+                State::Absent => (found.map_or(Expects::Nothing, Expects::Block), None),
+            };
+            let parts = head.filter(|head| head.form != Form::Follows);
+            if is_in_parts || parts.is_some() {
+                looks.insert(key, Look { expects, parts });
             }
         }
-        Ok(old)
+        Ok(keys.iter().map(|key| looks.get(key).copied()).collect())
     }
 
     fn remove_parts<'head>(&self, heads: impl IntoIterator<Item = &'head Head>) -> Result<(), KeyError> {
@@ -593,3 +672,6 @@ impl Keyspace {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

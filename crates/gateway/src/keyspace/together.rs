@@ -82,9 +82,9 @@ impl Keyspace {
     /// # Errors
     /// [`KeyError`].
     pub fn target(&self, key: &[u8], now_ms: u64, transfer: Transfer) -> Result<Option<Expects>, KeyError> {
+        // One that is replaced is known, too: the parts of another that comes in its place meanwhile would be nobody's.
         Ok(match self.state(key, now_ms)? {
-            _ if transfer.replaces => Some(Expects::Anything),
-            State::There(_) => None,
+            State::There(_) if !transfer.replaces => None,
             state => Some(state.expected()),
         })
     }
