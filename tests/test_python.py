@@ -134,6 +134,31 @@ def test_progress_is_heard_and_what_it_raises_ends_the_put(hinterland, pool):
         pool.stat("half")
 
 
+ENDING = """
+import sys, threading, time
+import hinterland
+inside = threading.Event()
+def wait(*_):
+    inside.set()
+    while True:
+        time.sleep(0.001)
+class Source:
+    read = wait
+pool = hinterland.Pool(sys.argv[1])
+put = {"read": lambda: pool.put("read", Source()), "progress": lambda: pool.put("heard", bytes(9 << 20), progress=wait)}
+threading.Thread(target=put[sys.argv[2]], daemon=True).start()
+inside.wait()
+"""
+
+
+@pytest.mark.parametrize("where", ["read", "progress"])
+def test_a_program_ends_well_while_a_thread_of_it_is_in_its_own_code_within_a_put(hinterland, node, where):
+    environment = {**os.environ, "PYTHONPATH": str(TREE / "python")}
+    command = [sys.executable, "-c", ENDING, str(node.socket), where]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_what_a_source_raises_is_raised_and_nothing_is_left(hinterland, pool):
     class Broken:
         def read(self, size):

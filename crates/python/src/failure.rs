@@ -1,5 +1,6 @@
 //! Failures as Python sees them: `hinterland.HinterlandError`, or what a callback of the program raised.
 
+use crate::program;
 use hinterland_os::OsError;
 use hinterland_pool::PoolError;
 use hinterland_region::RegionError;
@@ -44,7 +45,7 @@ impl From<Failure> for PyErr {
             Failure::Refused(code, text) => Python::attach(|py| {
                 let made = MAKER
                     .import(py, "hinterland.errors", "for_code")
-                    .and_then(|maker| maker.call1((code, text)));
+                    .and_then(|maker| program::call(maker, (code, text)));
                 made.map_or_else(|error| error, PyErr::from_value)
             }),
         }

@@ -17,6 +17,7 @@ mod number;
 mod object;
 mod own;
 mod pool;
+mod program;
 mod queue;
 mod records;
 mod source;

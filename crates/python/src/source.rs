@@ -2,6 +2,7 @@
 
 use crate::buffer::{Bytes, BytesReader};
 use crate::failure::Failure;
+use crate::program;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -78,7 +79,7 @@ struct Stream(Py<PyAny>);
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Python::attach(|py| {
-            let read = self.0.bind(py).call_method1("read", (into.len(),))?;
+            let read = program::call(&self.0.bind(py).getattr("read")?, (into.len(),))?;
             if read.is_instance_of::<PyString>() {
                 return Err(PyTypeError::new_err("the file gives text (hint: open it with 'rb')"));
             }
@@ -110,7 +111,7 @@ impl Watched {
     /// `done` bytes were put.
     pub(crate) fn report(&self, done: u64) {
         let Some(progress) = &self.progress else { return };
-        let called = Python::attach(|py| progress.call1(py, (done, self.total)).map(drop));
+        let called = Python::attach(|py| program::call(progress.bind(py), (done, self.total)).map(drop));
         if let Err(error) = called {
             self.raised.replace(Some(error));
         }
