@@ -256,6 +256,18 @@ def test_who_reads_after_a_value_was_replaced_in_another_rack_never_sees_the_old
     assert mixed == []
 
 
+@pytest.mark.parametrize("new", [1000, 5 * MEBIBYTE], ids=["short", "long"])
+@pytest.mark.parametrize("was_read", [False, True], ids=["unread", "read"])
+def test_a_value_that_was_replaced_in_one_rack_takes_no_memory_of_another(start_stores, was_read, new):
+    near, home, _, b = start_stores("64M")
+    assert home.put("value", bytes(9 * MEBIBYTE)) == 0
+    assert not was_read or near.get("value") == bytes(9 * MEBIBYTE)
+    assert near.upsert("value", b"x" * new) == 0
+    (store,) = b.json("kv", "stat")
+    assert store["blocks"] == 0, "its parts are gone with it"
+    assert home.get("value") == near.get("value") == b"x" * new
+
+
 def test_what_was_removed_in_one_rack_is_in_none_and_its_name_is_free(start_stores):
     near, home, a, b = start_stores("16M")
     values = {name: value_of(name, size) for name, size in VALUES.items()}

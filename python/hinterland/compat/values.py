@@ -213,8 +213,14 @@ class Values:
     def replace(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
         """Writes values in place of those that are there: who reads meanwhile finds the old or the new one. OSError if another rack may
         still have an old one: then it is not reached."""
-        results = [self._replace(name, pieces) for name, pieces in zip(names, values)]
-        old = [key for name, result in zip(names, results) if result is Put.THERE for key in (name.value, name.head)]
+        # Only the head of an old value tells of its parts, which other racks have, too.
+        heads = [name.head for name in names]
+        unknown = [head for head, there in zip(heads, self._kv.exists(heads) if heads else []) if not there]
+        if unknown:
+            self._kv.fetch(unknown)
+        old: list[bytes] = []
+        results = [self._replace(name, pieces, old) for name, pieces in zip(names, values)]
+        old += [key for name, result in zip(names, results) if result is Put.THERE for key in (name.value, name.head)]
         if old:
             self._kv.remove_elsewhere(old)
         return results
@@ -401,8 +407,9 @@ class Values:
             head = now
         return None
 
-    def _replace(self, name: Name, pieces: Sequence[Piece]) -> Put:
-        """The new value is there before what is left of the old one goes. Where a short one is, it counts and not a long one."""
+    def _replace(self, name: Name, pieces: Sequence[Piece], gone: list[bytes]) -> Put:
+        """The new value is there before what is left of the old one goes. Where a short one is, it counts and not a long one. The keys of parts
+        that went are added to `gone`."""
         size = length(pieces)
         if not _is_possible(name, size):
             return Put.REFUSED
@@ -421,6 +428,8 @@ class Values:
                 left = [name.head, *(old.keys() if old else [])] if is_there else []
             if left:
                 self._kv.remove(left)
+            if is_there and old:
+                gone += old.keys()
             # Two who write a short and a long one at once may each have removed the other's.
             if not is_there or self.sizes([name]) != [None]:
                 return Put.THERE if is_there else Put.NO_ROOM
