@@ -62,9 +62,11 @@ def connect(hinterland, monkeypatch, node):
     backend = importlib.import_module("hinterland.compat.sglang")
     made = []
 
-    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1, lacks=()):
+    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1, lacks=(), engine=None, **extra):
+        if engine is not None:
+            module("sglang.srt.server_args", get_global_server_args=lambda: types.SimpleNamespace(**engine))
         config = types.SimpleNamespace(
-            extra_config={"socket": str(node.socket)}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
+            extra_config={"socket": str(node.socket), **extra}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
             dcp_size=1, logical_page_size=1, tp_rank=tp_rank, tp_size=tp_size, is_mla_model=is_mla_model)
         for field in lacks:
             delattr(config, field)
@@ -125,3 +127,28 @@ def test_ranks_share_what_is_the_same_in_all_of_them(connect, name, form):
     assert connect(Pool(7, **form), tp_rank=0, **engine).batch_set_v2([transfer(name)]) == {name: [True]}
     pool = Pool(1, **form)
     assert connect(pool, tp_rank=1, **engine).batch_get_v2([transfer(name)]) == {name: [True]} and pool.memory[64:128] == bytes([7]) * 64
+
+
+def test_an_engine_with_adapters_shares_nothing_unless_its_hashes_tell_them_apart(connect, caplog):
+    pool = Pool(1)
+    assert connect(Pool(7), engine={"enable_lora": False}).batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]} and not caplog.text
+    adapted = connect(pool, engine={"enable_lora": True})
+    assert "hint: " in caplog.text and adapted.batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and pool.memory == bytes([1]) * 256
+    assert adapted.batch_set_v2([transfer()]) == {PoolName.MAMBA: [False]} and not adapted.exists("page") and adapted.clear()
+    told = connect(Pool(8), engine={"enable_lora": True}, hashes_have_adapters=True)
+    assert told.batch_set_v2([transfer()]) == told.batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]}
+
+
+def test_engines_that_scale_or_change_a_model_in_different_ways_do_not_share(connect, tmp_path):
+    for name, scale in ("a", "1"), ("b", "2"), ("c", "1"):
+        (tmp_path / name).write_text(scale)
+    engines = [{}, {"revision": "old"}, {"quantization": "fp8"}, {"json_model_override_args": '{"rope_theta": 1}'},
+               {"quantization_param_path": str(tmp_path / "a")}, {"quantization_param_path": str(tmp_path / "b")}]
+    for number, engine in enumerate(engines):
+        pool = Pool(1)
+        assert connect(pool, engine=engine).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]}, engine
+        assert connect(Pool(number), engine=engine).batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]}
+    for number, engine in (0, {"json_model_override_args": "{}"}), (4, {"quantization_param_path": str(tmp_path / "c")}):
+        pool = Pool(9)
+        assert connect(pool, engine=engine).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]}
+        assert pool.memory[64:128] == bytes([number]) * 64

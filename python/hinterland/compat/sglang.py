@@ -14,6 +14,7 @@ import hashlib
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 import torch
@@ -34,7 +35,9 @@ LOG = logging.getLogger("hinterland.sglang")
 Result = TypeVar("Result")
 
 # What is used of the extra configuration; the rest is SGLang's.
-SETTINGS = ("socket", "extra_backend_tag")
+SETTINGS = ("socket", "extra_backend_tag", "hashes_have_adapters")
+# What an engine may be told that changes keys and values of the same tokens.
+CHOICES = ("revision", "quantization", "json_model_override_args")
 # What the bytes of a page depend on but its tokens, as attributes of the pool; and of pools beside the first.
 FORM = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
         "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
@@ -44,8 +47,8 @@ FORM_BESIDE = (*FORM, "num_mamba_layers", "conv_dtype", "conv_state_shapes", "te
 
 
 class HinterlandHiCache(HiCacheStorage):
-    """Pages by their hash. Of the extra configuration `socket` (the node's, by default as everywhere) and `extra_backend_tag` (more
-    that engines must agree on) are used."""
+    """Pages by their hash. Of the extra configuration `socket` (the node's, by default as everywhere), `extra_backend_tag` (more
+    that engines must agree on) and `hashes_have_adapters` (whether hashes tell adapters apart) are used."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Optional[dict[str, Any]] = None) -> None:
         extra = storage_config.extra_config or {}
@@ -60,6 +63,12 @@ class HinterlandHiCache(HiCacheStorage):
         self._forms: dict[str, str] = {}
         # Drafts of which each rank has a part of its own, beside a model of which all have the same.
         self._split: set[str] = set()
+        self._engine = _engine()
+        # Most releases of SGLang hash the tokens of a page and nothing else: what one adapter made of them would be another's.
+        self._stands_aside = _has_adapters(self._engine) and extra.get("hashes_have_adapters") is not True
+        if self._stands_aside:
+            LOG.warning("nothing is shared: SGLang hashes the tokens of a page and not its LoRA adapter (hint: start the engine without LoRA, or set "
+                        "hashes_have_adapters to true in the extra configuration if this release hashes extra_key)")
         self._values = Values(self._fingerprint(None), self._socket)
 
     # --- the pool whose pages these are ---
@@ -209,7 +218,7 @@ class HinterlandHiCache(HiCacheStorage):
         parts.append(f"tp */{config.tp_size}" if config.is_mla_model else f"tp {config.tp_rank}/{config.tp_size}")
         if pool is not None:
             parts.append(_form(pool, FORM))
-        return ", ".join(parts)
+        return ", ".join(parts + _choices(self._engine))
 
     def _name(self, key: str, pool: str) -> Name:
         if pool == PoolName.KV:
@@ -221,6 +230,8 @@ class HinterlandHiCache(HiCacheStorage):
 
     def _there(self, keys: Sequence[str], pool: str) -> list[bool]:
         names = [self._name(key, pool) for key in keys]
+        if self._stands_aside:
+            return [False] * len(keys)
         return self._with([False] * len(keys), lambda values: [size is not None for size in values.sizes(names)])
 
     def _transfer(self, way: str, transfer: PoolTransfer) -> list[bool]:
@@ -267,9 +278,11 @@ class HinterlandHiCache(HiCacheStorage):
             right = {index for index, size in zip(fitting, found) if size == sizes[index]}
             return [index in right for index in range(len(names))]
 
-        return self._with([False] * len(names), read)
+        return [False] * len(names) if self._stands_aside else self._with([False] * len(names), read)
 
     def _write(self, names: list[Name], sources: list[list[Piece]]) -> list[bool]:
+        if self._stands_aside:
+            return [False] * len(names)
         return self._with([False] * len(names),
                           lambda values: [outcome is Put.THERE for outcome in values.put(names, sources)])
 
@@ -287,6 +300,32 @@ def _warn_of_mistyped(extra: dict[str, Any]) -> None:
     for name in set(extra) - set(SETTINGS):
         for meant in difflib.get_close_matches(str(name), SETTINGS, 1, 0.8):
             LOG.warning("there is no setting %s, it is left alone (hint: is %s meant?)", name, meant)
+
+
+def _engine() -> Any:
+    """What the engine was told, or None in a release that does not say."""
+    try:
+        from sglang.srt.server_args import get_global_server_args
+
+        return get_global_server_args()
+    except (ImportError, ValueError):
+        return None
+
+
+def _has_adapters(engine: Any) -> bool:
+    return bool(getattr(engine, "enable_lora", False) or getattr(engine, "lora_paths", None))
+
+
+def _choices(engine: Any) -> list[str]:
+    """What an engine was told of its keys and values, if anything. Of a file with their scales it is the contents that count."""
+    told = [f"{name} {getattr(engine, name, None)}" for name in CHOICES if getattr(engine, name, None) not in (None, "", "{}")]
+    scales = getattr(engine, "quantization_param_path", None)
+    if scales:
+        try:
+            told.append(f"scales {hashlib.blake2b(Path(scales).read_bytes(), digest_size=16).hexdigest()}")
+        except OSError:
+            told.append(f"scales {scales}")
+    return told
 
 
 def _form(pool: Any, names: Sequence[str]) -> str:
