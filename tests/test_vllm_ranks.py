@@ -59,18 +59,19 @@ def connect(vllm, node):
     made = []
 
     def connect(role="scheduler", rank=0, layers=("layer.0", "layer.1"), spec=None, hashed=BLOCK, device="cpu", cache=None, media=None,
-                **parallel):
+                model=None, loader=None, **parallel):
         parallel = {"world_size": 2, "rank": rank, "tensor_parallel_size": 2, "pipeline_parallel_size": 1,
                     "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, **parallel}
         transfer = types.SimpleNamespace(kv_connector_extra_config={"socket": str(node.socket)}, is_kv_consumer=True, is_kv_producer=True)
         config = types.SimpleNamespace(
             kv_transfer_config=transfer, parallel_config=types.SimpleNamespace(**parallel), speculative_config=None, kv_events_config=None,
             device_config=types.SimpleNamespace(device_type=device),
-            model_config=types.SimpleNamespace(dtype="bfloat16", quantization=None, seed=0, model="a/model", revision=None,
-                                               hf_config=types.SimpleNamespace(to_json_string=str),
-                                               multimodal_config=media and types.SimpleNamespace(mm_processor_kwargs=media)),
+            model_config=types.SimpleNamespace(**{
+                "dtype": "bfloat16", "quantization": None, "seed": 0, "model": "a/model", "revision": None,
+                "hf_config": types.SimpleNamespace(to_json_string=str),
+                "multimodal_config": media and types.SimpleNamespace(mm_processor_kwargs=media), **(model or {})}),
             cache_config=types.SimpleNamespace(**{"cache_dtype": "auto", "prefix_caching_hash_algo": "sha256", **(cache or {})}),
-            load_config=types.SimpleNamespace(load_format="auto"),
+            load_config=types.SimpleNamespace(load_format="auto", **(loader or {})),
         )
         group = types.SimpleNamespace(layer_names=list(layers), kv_cache_spec=spec or Spec(), enable_kv_transfer=True)
         layout = types.SimpleNamespace(num_blocks=64, kv_cache_groups=[group], kv_cache_layout="NHD", hash_block_size=hashed)
@@ -112,6 +113,28 @@ def test_engines_that_make_different_tokens_of_an_image_do_not_share(connect):
     assert names[1] == names[2] and len({name for (name,) in names}) == 3
     # Without a type that is scaled, the switch does nothing.
     assert namespaces(connect("worker", cache={"calculate_kv_scales": True})) == names[0]
+
+
+@pytest.mark.parametrize("place", ["in it", "beside it", "of a kind of layer"])
+def test_engines_that_turn_keys_for_short_and_for_long_contexts_do_not_share(connect, place):
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+    if place == "beside it":
+        rope = {"type": "su"}
+    beside = {"original_max_position_embeddings": 4096} if place == "beside it" else {}
+    ropes = {"rope_parameters": {"full_attention": rope, "other": None}} if place == "of a kind of layer" else {"rope_scaling": rope}
+    config = types.SimpleNamespace(to_json_string=str, **ropes, **beside)
+    names = [namespaces(connect("worker", model={"hf_config": config, "max_model_len": longest})) for longest in (2048, 4096, 4097, 131072)]
+    assert names[0] == names[1] != names[2] == names[3]
+    # Of other models the longest context decides nothing.
+    plain = types.SimpleNamespace(to_json_string=str, rope_scaling={"rope_type": "yarn", "original_max_position_embeddings": 4096})
+    names = [namespaces(connect("worker", model={"hf_config": plain, "max_model_len": longest})) for longest in (2048, 131072)]
+    assert names[0] == names[1] == namespaces(connect("worker"))
+
+
+def test_engines_whose_loaders_were_told_of_other_weights_do_not_share(connect):
+    loaders = [{"model_loader_extra_config": {"tensorizer_uri": uri}} for uri in ("one", "two", "two")] + [{"model_loader_extra_config": {}}]
+    names = [namespaces(connect("worker", loader=loader)) for loader in loaders]
+    assert names[0] != names[1] == names[2] and names[3] == namespaces(connect("worker"))
 
 
 def test_a_worker_whose_layers_differ_in_size_stores_nothing_that_its_scheduler_would_not_find(connect, caplog):

@@ -12,6 +12,8 @@ import vllm
 SEEDED_AT_RANDOM = ("xxhash", "xxhash_cbor")
 WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 CPUINFO = pathlib.Path("/proc/cpuinfo")
+# Kinds of positions with two sets of factors, for short and for long contexts.
+LONG_ROPES = ("longrope", "su")
 # What vLLM's attention on processors lays keys out for, beside the kind of the processor.
 LAID_OUT_FOR = {"amx_tile", "avx512f"}
 
@@ -49,7 +51,13 @@ def fingerprint(vllm_config, shape, namespace, rank):
         ),
         "shape": digest(shape),
         "namespace": namespace,
+        # These are left out where they decide nothing.
+        "long positions": long_positions(model),
+        "loader": getattr(vllm_config.load_config, "model_loader_extra_config", None) or None,
     }
+    for name in ("long positions", "loader"):
+        if facts[name] is None:
+            del facts[name]
     words = "; ".join(f"{name} {fact}" for name, fact in facts.items())
     # One folder has several names.
     name = pathlib.Path(model.model).resolve() if pathlib.Path(model.model).exists() else model.model
@@ -62,6 +70,21 @@ def multimodal(model):
     names = ("mm_processor_kwargs", "video_pruning_rate", "video_pruning_method", "mm_encoder_attn_dtype")
     settings = [getattr(config, name, None) for name in names]
     return json.dumps(settings, sort_keys=True, default=repr) if any(settings) else None
+
+
+def long_positions(model):
+    """Whether an engine turns keys by the factors for long contexts: it does so for all tokens, if the longest context that it takes is a long
+    one. None for a model with one set of factors."""
+    config = getattr(model, "hf_text_config", None) or model.hf_config
+    ropes = [getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")]
+    ropes = [rope for rope in ropes if isinstance(rope, dict)]
+    # Some models have such for each kind of layer.
+    ropes += [rope for kinds in ropes for rope in kinds.values() if isinstance(rope, dict)]
+    for rope in ropes:
+        if rope.get("rope_type", rope.get("type")) in LONG_ROPES:
+            short = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+            return model.max_model_len > short if short else model.max_model_len
+    return None
 
 
 def device(kind):
