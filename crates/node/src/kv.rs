@@ -413,11 +413,13 @@ impl UserStore {
     /// Removes all blocks of a namespace; returns how many there were.
     pub fn clear(&self, namespace: Namespace) -> u64 {
         let mut state = self.lock();
+        state.clears += 1;
+        let removed = state.store.clear(namespace);
+        // Behind it: what is copied for the disk just now is seen to be gone by who copies it, or is dropped here.
         if let Some(disk) = &self.disk {
             disk.cleared(namespace.0);
         }
-        state.clears += 1;
-        state.store.clear(namespace)
+        removed
     }
 
     fn status(&self) -> KvStatus {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_kv::View;
-use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_node::{BackingChoice, KvDisk, Node, NodeOptions};
 use hinterland_os::{MemoryFile, PageKind};
 use hinterland_pool::{KvCache, Pool, PoolError, Session, Stored};
 use hinterland_proto::checksum::crc32c;
@@ -18,17 +18,39 @@ const MIB: usize = 1 << 20;
 struct Ground {
     root: PathBuf,
     node: Option<Node>,
+    /// Whether its nodes have a disk for blocks.
+    has_disk: bool,
+    capacity_bytes: u64,
 }
 
 impl Ground {
     fn new(name: &str) -> Self {
+        Self::with(name, false)
+    }
+
+    fn with(name: &str, has_disk: bool) -> Self {
         let root = std::env::temp_dir().join(format!("hl-kv-restart-{name}-{}", std::process::id()));
-        Self { node: Some(start(&root)), root }
+        let mut ground = Self { node: None, root, has_disk, capacity_bytes: 16 << 20 };
+        ground.start();
+        ground
     }
 
     fn restart(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    fn stop(&mut self) {
         self.node.take().unwrap().stop();
-        self.node = Some(start(&self.root));
+    }
+
+    fn start(&mut self) {
+        let disk = KvDisk { folder: self.disk(), bytes: 64 << 20 };
+        self.node = Some(start(&self.root, self.capacity_bytes, self.has_disk.then_some(disk)));
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.root.join("disk")
     }
 
     fn pool(&self) -> Pool {
@@ -65,12 +87,13 @@ impl Drop for Ground {
     }
 }
 
-fn start(root: &std::path::Path) -> Node {
+fn start(root: &std::path::Path, capacity_bytes: u64, disk: Option<KvDisk>) -> Node {
     let rack = RackName::parse("one").unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
     let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
     options.capacity_bytes = 16 << 20;
-    options.kv_capacity_bytes = 16 << 20;
+    options.kv_capacity_bytes = capacity_bytes;
+    options.kv_disk = disk;
     options.kv_keep = true;
     options.backing = BackingChoice::Pages(PageKind::Base4K);
     Node::start(options).unwrap()
@@ -234,4 +257,60 @@ fn a_swap_of_before_is_whole_and_what_was_replaced_never_comes_back() {
             assert_eq!(into, [round * 16 + number; 5000]);
         }
     }
+}
+
+/// Blocks of before that were replaced and then removed, by a node that was killed before its disk had noted it.
+fn replaced_and_killed(name: &str) -> Ground {
+    let mut ground = Ground::with(name, true);
+    assert_eq!(put(&ground.pool().kv("model").unwrap(), 1), Stored::Written);
+    // A node that stops writes what is in memory to its disk.
+    ground.stop();
+    let copied: Vec<(PathBuf, Vec<u8>)> = std::fs::read_dir(ground.disk())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect();
+    assert!(!copied.is_empty());
+    ground.start();
+    // Of a store that has no block a node that stops leaves no files.
+    assert_eq!(put(&ground.pool().kv("another").unwrap(), 2), Stored::Written);
+    let mut values = ground.pool().kv_values("model").unwrap();
+    let block = hinterland_pool::Replacement {
+        key: &[1],
+        pieces: &[&[2; MIB]],
+        expects: hinterland_pool::Expects::Anything,
+    };
+    assert_eq!(values.replace(&[block]).unwrap(), [hinterland_pool::Replaced::Done]);
+    assert_eq!(values.remove(&[&[1]]).unwrap(), 1);
+    ground.stop();
+    // What its disk is left with if it is killed instead.
+    copied.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    ground
+}
+
+fn is_away(ground: &Ground) {
+    let kv = ground.pool().kv("model").unwrap();
+    while ground.status().disk.unwrap().state != "working" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(kv.fetch(&[&[1]]).unwrap(), [false], "it was replaced and removed");
+}
+
+#[test]
+fn what_was_replaced_and_removed_does_not_come_back_from_a_disk_that_had_not_noted_it() {
+    let mut ground = replaced_and_killed("noted");
+    ground.start();
+    is_away(&ground);
+}
+
+#[test]
+fn nor_where_the_next_node_can_use_none_of_the_memory() {
+    let mut ground = replaced_and_killed("unfit");
+    ground.capacity_bytes = 24 << 20;
+    ground.start();
+    is_away(&ground);
+    // It is known for good, and the rest is forgotten.
+    assert_eq!(put(&ground.pool().kv("another").unwrap(), 3), Stored::Written);
+    ground.restart();
+    is_away(&ground);
 }

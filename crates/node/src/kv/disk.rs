@@ -214,13 +214,15 @@ impl DiskTier {
     /// Blocks of a namespace are replaced from here on: none is written any more, and none comes back. At the start of a node, too, as
     /// the one before it may have been killed before it had noted that on the disk.
     pub(super) fn forbid(&self, number: u64, fingerprint: [u8; 32]) {
-        if self.lock().forbidden.contains(&number) {
+        let mut state = self.lock();
+        if !state.forbidden.insert(number) {
             return;
         }
-        self.cleared_all_of(fingerprint);
-        let mut state = self.lock();
+        // Under one lock: what is staged in between would be found behind what is cleared.
         state.spaces.remove(&number);
-        state.forbidden.insert(number);
+        state.clear(fingerprint);
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Takes a copy of a block that leaves the memory, of which nobody can take its place meanwhile. It is lost if the disk

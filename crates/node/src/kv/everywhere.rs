@@ -202,9 +202,6 @@ impl UserStore {
     fn clear_for_all(&self, fingerprint: &[u8; 32]) -> Result<(u64, u64), Refused> {
         let namespace = Namespace(racks::number_of(fingerprint));
         let mut state = self.lock();
-        if let Some(disk) = &self.disk {
-            disk.cleared_all_of(*fingerprint);
-        }
         state.clears += 1;
         state.closed.retain(|_, until| Instant::now() < *until);
         state.closed.insert(namespace, Instant::now() + CLOSED);
@@ -215,6 +212,10 @@ impl UserStore {
         } else {
             (0, 0)
         };
+        // Behind it: what is copied for the disk just now is seen to be gone by who copies it, or is dropped here.
+        if let Some(disk) = &self.disk {
+            disk.cleared_all_of(*fingerprint);
+        }
         drop(state);
         self.disk_was_told(counts)
     }

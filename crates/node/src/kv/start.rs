@@ -9,7 +9,7 @@ use super::users::Users;
 use super::{KvStores, State, UserStore, racks};
 use crate::options::NodeOptions;
 use crate::refused::{Refused, errno};
-use hinterland_kv::{Geometry, Owned, Point, Restored, Restoring, Store, View, settle};
+use hinterland_kv::{Geometry, Limits, Owned, Point, Restored, Restoring, Store, View, settle};
 use hinterland_os::Coherence;
 use hinterland_policy::EvictionKind;
 use std::collections::HashMap;
@@ -151,7 +151,7 @@ impl UserStore {
 /// What the node before this one has left, or empty files.
 fn begin(user: u32, plan: &Plan, geometry: Geometry, messages: &mut Vec<String>) -> Result<Begun, Refused> {
     let Some(folders) = &plan.folders else {
-        return begin_anew(Files::anonymous(&geometry)?, plan, geometry);
+        return begin_anew(Files::anonymous(&geometry)?, Spaces::new(), plan, geometry);
     };
     match folders.take(user, &geometry) {
         Left::Whole(files) => match spaces::load(&folders.spaces(user)) {
@@ -163,26 +163,38 @@ fn begin(user: u32, plan: &Plan, geometry: Geometry, messages: &mut Vec<String>)
             messages.push(format!(
                 "KV blocks of user {user} will not outlive this node: another one uses their files (hint: give each node a --state of its own)"
             ));
-            return begin_anew(Files::anonymous(&geometry)?, plan, geometry);
+            return begin_anew(Files::anonymous(&geometry)?, Spaces::new(), plan, geometry);
         }
         Left::Nothing => {}
     }
+    let namespaces = replaced(folders, user);
     match folders.make(user, &geometry) {
-        Ok(files) => begin_anew(files, plan, geometry),
+        Ok(files) => begin_anew(files, namespaces, plan, geometry),
         Err(error) => {
             messages.push(format!("KV blocks of user {user} will not outlive this node: {error}"));
-            begin_anew(Files::anonymous(&geometry)?, plan, geometry)
+            begin_anew(Files::anonymous(&geometry)?, namespaces, plan, geometry)
         }
     }
 }
 
+/// Namespaces whose blocks were replaced, of those that the node before this one has listed: the disk may have the old ones, whatever became
+/// of the memory.
+fn replaced(folders: &KvFolders, user: u32) -> Spaces {
+    let mut namespaces = spaces::load(&folders.spaces(user)).unwrap_or_default();
+    namespaces.retain(|_, known| known.is_memory_only);
+    for known in namespaces.values_mut() {
+        known.limits = Limits::default();
+    }
+    namespaces
+}
+
 /// An empty store.
-fn begin_anew(files: Files, plan: &Plan, geometry: Geometry) -> Result<Begun, Refused> {
+fn begin_anew(files: Files, namespaces: Spaces, plan: &Plan, geometry: Geometry) -> Result<Begun, Refused> {
     settle(&Owned::new(mapped(&files.touches)?, plan.coherence)?, Point::NewTouches);
     settle(&Owned::new(mapped(&files.blocks)?, plan.coherence)?, Point::NewBlocks);
     let books = Owned::new(mapped(&files.books)?, plan.coherence)?;
     let store = Store::new(books.clone(), geometry, plan.order);
-    Ok(Begun { files, books, store, namespaces: Spaces::new(), restored: Restored::default() })
+    Ok(Begun { files, books, store, namespaces, restored: Restored::default() })
 }
 
 /// The store that the node before this one has left.
@@ -199,10 +211,12 @@ fn restore(
     let mut is_held = |mark| files.is_held(mark);
     let mut restoring = Restoring { namespaces: &limits, is_held: &mut is_held };
     let (mut store, restored) = Store::restore(books.clone(), geometry, plan.order, &mut restoring);
-    // What nobody has blocks in and nothing is set for is forgotten.
+    // What nobody has blocks in and nothing is set for is forgotten. Of blocks that were replaced the disk may have the old ones: the node
+    // before may have been killed before it had noted that there.
     namespaces.retain(|number, known| {
         let number = hinterland_kv::Namespace(*number);
-        known.limits != hinterland_kv::Limits::default() || store.space(number).blocks > 0
+        let is_set = known.limits != Limits::default() || known.is_memory_only;
+        is_set || store.space(number).blocks > 0
     });
     for (number, known) in &namespaces {
         store.set_limits(hinterland_kv::Namespace(*number), known.limits);

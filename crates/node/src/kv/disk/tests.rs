@@ -583,3 +583,51 @@ fn bytes_of_anything_in_the_file_are_no_blocks() {
     assert_eq!(world.get(0).unwrap(), content(0));
     world.end();
 }
+
+#[test]
+fn what_is_cleared_while_it_is_copied_for_the_disk_does_not_come_back() {
+    const BLOCKS: u32 = 2000;
+    let folder = std::env::temp_dir().join(format!("hl-tier-clear-{}", std::process::id()));
+    let disk = KvDisk { folder: folder.clone(), bytes: 128 * MIB };
+    let (store, _) = UserStore::new(0, &plan(Some(disk))).unwrap();
+    let tier = Arc::clone(store.disk.as_ref().unwrap());
+    let namespace = store.namespace(FINGERPRINT, "model").unwrap().namespace;
+    assert!(tier.waits_until_known());
+    for round in 0..40 {
+        for number in 0..BLOCKS {
+            let wish = Wish { namespace, key: key(number), bytes: 512, parent: None };
+            let reserved = store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
+            let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
+            store.view.write(offset, 512, &[&[7; 512]]).unwrap();
+            assert!(store.lock().store.publish(1, slot, &mut |_| false).unwrap());
+        }
+        let next = || store.lock().store.next_to_leave(&mut |_| false).unwrap();
+        // The last one is also the last that is cleared.
+        let departing = (0..BLOCKS).map(|_| next()).last().unwrap();
+        let has_begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                tier.stage_patiently(&store.view, &departing);
+            });
+            has_begun.store(true, Ordering::Release);
+            assert_eq!(store.clear(namespace), u64::from(BLOCKS));
+        });
+        assert_eq!(tier.length(&FINGERPRINT, &departing.leaving.key), None, "round {round}");
+        assert!(!store.depart(&departing));
+    }
+    tier.stop(&store.view, &[]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+impl DiskTier {
+    fn waits_until_known(&self) -> bool {
+        let mut state = self.lock();
+        while !state.is_known {
+            state = self.changed.wait(state).unwrap();
+        }
+        true
+    }
+}
