@@ -39,7 +39,8 @@ typedef uint64_t hl_address;
 int hl_open(const char *socket, hl_pool **pool);
 
 /* Closes a pool: what it mapped is unmapped, what it locked or allocated (but hl_alloc_kept) is free. NULL is allowed. No
- * other thread may be using the pool. */
+ * other thread may be using the pool. A handle that is still open is of no use from then on; only for a guard that is still
+ * locked all of it waits until hl_guard_unlock. Both are still to be ended. */
 int hl_close(hl_pool *pool);
 
 /* What went wrong in the last call of this thread that failed, with a hint; "" if none did. Never NULL; valid until the

@@ -2,12 +2,12 @@
 
 use crate::failure::{Failure, guarded};
 use crate::kv::Owner;
-use crate::pool::PoolHandle;
+use crate::pool::{Connected, PoolHandle};
 use crate::text::{buffer, buffer_mut, place};
 use hinterland_pool::{GuardOptions, NotUpgraded, PoolError, ReadGuard, WriteGuard};
 use hinterland_types::GlobalAddress;
 use std::ffi::{c_int, c_void};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A lock and its range: `hl_guard` in C.
@@ -15,6 +15,8 @@ pub struct GuardHandle {
     /// Nothing while it changes from one kind to the other.
     guard: RwLock<Option<Guard>>,
     owner: Owner,
+    /// What is buffered is yet to be written, also if the pool was closed meanwhile.
+    _session: Arc<Connected>,
 }
 
 enum Guard {
@@ -75,7 +77,7 @@ pub unsafe extern "C" fn hl_guard_read(
         // SAFETY: the caller promises both.
         let (handle, place) = unsafe { (PoolHandle::of(pool)?, place("the guard", guard)?) };
         let taken = handle.pool().rlock(GlobalAddress::new(address)?, bytes, &options(wait_ms))?;
-        place.fill(boxed(Guard::Read(taken)));
+        place.fill(boxed(Guard::Read(taken), handle.connected()));
         Ok(())
     })
 }
@@ -96,7 +98,7 @@ pub unsafe extern "C" fn hl_guard_write(
         // SAFETY: the caller promises both.
         let (handle, place) = unsafe { (PoolHandle::of(pool)?, place("the guard", guard)?) };
         let taken = handle.pool().wlock(GlobalAddress::new(address)?, bytes, &options(wait_ms))?;
-        place.fill(boxed(Guard::Write(taken)));
+        place.fill(boxed(Guard::Write(taken), handle.connected()));
         Ok(())
     })
 }
@@ -231,6 +233,7 @@ fn options(wait_ms: u32) -> GuardOptions {
     GuardOptions { wait: Duration::from_millis(u64::from(wait_ms)), ..GuardOptions::default() }
 }
 
-fn boxed(guard: Guard) -> *mut GuardHandle {
-    Box::into_raw(Box::new(GuardHandle { guard: RwLock::new(Some(guard)), owner: Owner::new() }))
+fn boxed(guard: Guard, session: Arc<Connected>) -> *mut GuardHandle {
+    let guard = RwLock::new(Some(guard));
+    Box::into_raw(Box::new(GuardHandle { guard, owner: Owner::new(), _session: session }))
 }

@@ -9,18 +9,27 @@ use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// Forks that lie between this process and the one that loaded the library.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// An open pool: `hl_pool` in C.
 pub struct PoolHandle {
-    pool: Pool,
-    regions: Mutex<Option<Regions>>,
     mapped: Mutex<HashMap<usize, Region>>,
+    regions: Mutex<Option<Regions>>,
+    connected: Arc<Connected>,
     /// What [`FORKS`] was when it was opened.
     forks: u64,
+}
+
+/// A session, which ends with this, whatever still knows of it: that of a closed pool must keep no locks.
+pub(crate) struct Connected(Pool);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.session().end();
+    }
 }
 
 impl PoolHandle {
@@ -43,8 +52,13 @@ impl PoolHandle {
     }
 
     /// The pool.
-    pub(crate) const fn pool(&self) -> &Pool {
-        &self.pool
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.connected.0
+    }
+
+    /// Its session, for who must have it until they end, also when the pool is closed before.
+    pub(crate) fn connected(&self) -> Arc<Connected> {
+        Arc::clone(&self.connected)
     }
 
     /// What maps objects, connected at the first use.
@@ -53,7 +67,7 @@ impl PoolHandle {
         if let Some(regions) = &*regions {
             return Ok(regions.clone());
         }
-        Ok(regions.insert(Regions::new(self.pool.session())?).clone())
+        Ok(regions.insert(Regions::new(self.pool().session())?).clone())
     }
 
     /// What is mapped, by pointer.
@@ -84,7 +98,7 @@ pub unsafe extern "C" fn hl_open(socket: *const c_char, pool: *mut *mut PoolHand
         };
         count_forks();
         let handle = PoolHandle {
-            pool: Pool::connect(socket)?,
+            connected: Arc::new(Connected(Pool::connect(socket)?)),
             regions: Mutex::default(),
             mapped: Mutex::default(),
             // Relaxed: as in `is_inherited`.
@@ -95,7 +109,8 @@ pub unsafe extern "C" fn hl_open(socket: *const c_char, pool: *mut *mut PoolHand
     })
 }
 
-/// Closes a pool: unmaps what it mapped, and the node takes back its locks and allocations. Null is nothing to close.
+/// Closes a pool: unmaps what it mapped, and the node takes back its locks and allocations, once no guard of it is left. Null is nothing to
+/// close.
 ///
 /// # Safety
 /// `pool` is null or came from [`hl_open`] and was not closed; no other thread uses it, or what it mapped.

@@ -462,3 +462,36 @@ fn a_forked_child_reads_what_is_mapped_and_opens_a_pool_of_its_own() {
         assert!(Path::new(socket.to_str().unwrap()).exists());
     }
 }
+
+#[test]
+fn a_closed_pool_keeps_no_locks_whatever_is_still_open_but_what_a_guard_has_buffered() {
+    let racks = Racks::start();
+    let other = Opened::new(&racks, "a");
+    let (mut address, mut left, mut found) = (0, null_mut(), [0_u8; 5]);
+    let (mut closed, mut guard) = (null_mut(), null_mut());
+    // SAFETY: every pointer is null or leads to what the function takes.
+    unsafe {
+        assert_eq!(hl_open(racks.socket("a").as_ptr(), &mut closed), 0, "{}", words());
+        assert_eq!(
+            hl_create_region(closed, c"kept".as_ptr(), 1 << 20, null(), &mut address),
+            0,
+            "{}",
+            words()
+        );
+        assert_eq!(hl_handle_open(closed, c"kept".as_ptr(), HL_READ, &mut left), 0, "{}", words());
+        assert_eq!(hl_wlock(closed, address, 10_000), 0, "{}", words());
+        assert_eq!(hl_close(closed), 0);
+        assert_eq!(hl_wlock(other.0, address, 30_000), 0, "{}", words());
+        assert_eq!(hl_unlock(other.0, address), 0);
+        assert_eq!(hl_handle_close(left), 0);
+
+        assert_eq!(hl_open(racks.socket("a").as_ptr(), &mut closed), 0, "{}", words());
+        assert_eq!(hl_guard_write(closed, address, 4096, 10_000, &mut guard), 0, "{}", words());
+        assert_eq!(hl_guard_store(guard, 0, b"later".as_ptr().cast(), 5), 0, "{}", words());
+        assert_eq!(hl_close(closed), 0);
+        assert_eq!(hl_guard_unlock(guard), 0, "{}", words());
+        assert_eq!(hl_read(other.0, address, found.as_mut_ptr().cast(), 5), 0, "{}", words());
+        assert_eq!(hl_wlock(other.0, address, 30_000), 0, "{}", words());
+    }
+    assert_eq!(&found, b"later");
+}
