@@ -21,5 +21,9 @@ mod shared;
 mod transaction;
 mod worker;
 
+#[cfg(test)]
+#[path = "../tests/ground/mod.rs"]
+mod ground;
+
 pub use listen::{Listen, ListenError};
 pub use server::{Server, ServerError, ServerOptions};

@@ -1,15 +1,13 @@
 //! What another client does in the middle of a write.
 
-#[path = "../../tests/ground/mod.rs"]
-mod ground;
-
 use super::*;
+use crate::ground;
 use hinterland_node::Node;
 use std::path::PathBuf;
 
 const NAME: &str = "keyspace";
 /// Too long for a block together with its head: it is one part.
-const LONG: [u8; BLOCK_BYTES_MAX] = [7; BLOCK_BYTES_MAX];
+static LONG: [u8; BLOCK_BYTES_MAX] = [7; BLOCK_BYTES_MAX];
 
 struct Ground {
     root: PathBuf,

@@ -1,9 +1,7 @@
 //! A worker whose turns the test makes: it is known what comes between two of them.
 
-#[path = "../../tests/ground/mod.rs"]
-mod ground;
-
 use super::*;
+use crate::ground;
 use crate::server::ServerOptions;
 use hinterland_node::Node;
 use hinterland_resp::Value;
