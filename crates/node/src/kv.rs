@@ -33,13 +33,14 @@ use hinterland_kv::{
 use hinterland_os::{OsError, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_proto::control::{
-    KvBlock, KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus,
+    KV_SPACES_AT_ONCE, KvBlock, KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus,
 };
 use hinterland_types::SessionId;
 use removals::Removals;
 use spaces::{Known, Spaces};
 use start::Plan;
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,11 +190,23 @@ impl KvStores {
         }
     }
 
-    /// What all stores hold.
+    /// What all stores hold, with as many namespaces as an answer has room for.
     pub fn status(&self) -> Vec<KvStatus> {
-        let mut all: Vec<KvStatus> = self.users.all().iter().map(|store| store.status()).collect();
-        all.sort_by_key(|status| status.user);
-        all
+        let mut stores = self.users.all();
+        stores.sort_by_key(|store| store.user);
+        let mut room = KV_SPACES_AT_ONCE;
+        let told = stores.iter().map(|store| {
+            let status = store.status(room);
+            room -= status.namespaces.len();
+            status
+        });
+        told.collect()
+    }
+
+    /// The next namespaces of a user's store.
+    pub fn spaces(&self, user: u32, after: Option<u64>) -> Vec<KvNamespaceStatus> {
+        let store = self.existing(user);
+        store.map_or_else(Vec::new, |store| store.told_spaces(&store.lock(), after, KV_SPACES_AT_ONCE))
     }
 }
 
@@ -422,10 +435,8 @@ impl UserStore {
         removed
     }
 
-    fn status(&self) -> KvStatus {
-        let state = self.lock();
-        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes, .. } =
-            state.store.status();
+    /// What namespaces hold whose numbers are above that of `after`, `most` of them.
+    fn told_spaces(&self, state: &State, after: Option<u64>, most: usize) -> Vec<KvNamespaceStatus> {
         let count = |(&namespace, known): (&u64, &Known)| {
             let space = state.store.space(Namespace(namespace));
             let counts = Counts::load(&self.touched, state.store.geometry(), known.counters);
@@ -445,7 +456,15 @@ impl UserStore {
                 read_bytes: counts.read_bytes,
             }
         };
-        let namespaces = state.namespaces.iter().map(count).collect();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        state.namespaces.range((from, Bound::Unbounded)).take(most).map(count).collect()
+    }
+
+    fn status(&self, spaces_max: usize) -> KvStatus {
+        let state = self.lock();
+        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes, .. } =
+            state.store.status();
+        let namespaces = self.told_spaces(&state, None, spaces_max);
         let pages = self.pages.name().to_owned();
         let (user, racks) = (self.user, self.tally.status());
         KvStatus {

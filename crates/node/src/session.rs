@@ -664,6 +664,7 @@ impl Session {
                 core.kv_racks.describe(&mut stores);
                 KvReply::Status(stores)
             }
+            KvRequest::Spaces { user, after } => KvReply::Spaces(core.kv.spaces(user, after)),
             other => self.kv_of_others(core, other)?,
         };
         Ok((Reply::Kv(reply), Vec::new()))

@@ -426,3 +426,19 @@ fn who_reads_a_block_that_is_replaced_again_and_again_finds_the_old_or_the_new_o
         reader.join().unwrap();
     });
 }
+
+#[test]
+fn all_namespaces_that_hold_blocks_are_told_of_however_many_they_are() {
+    const COUNT: u32 = 1500;
+    let ground = Ground::new("told", 16 << 20);
+    let pool = ground.pool();
+    for number in 0..COUNT {
+        let kv = pool.kv(&format!("{number} {}", "\u{1f600}".repeat(300))).unwrap();
+        assert_eq!(put(&kv, b"k", b"v"), Stored::Written);
+    }
+    let stores = pool.kv_status().unwrap();
+    let numbers: Vec<u64> = stores[0].namespaces.iter().map(|space| space.namespace).collect();
+    assert_eq!(numbers.len(), COUNT as usize);
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once");
+    assert!(stores[0].namespaces.iter().all(|space| space.blocks == 1 && space.label.chars().count() == 200));
+}

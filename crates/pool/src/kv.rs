@@ -4,7 +4,9 @@ use crate::session::unexpected;
 use crate::{Pool, PoolError, Session};
 use hinterland_kv::{BlockKey, Namespace, View, ViewError};
 use hinterland_os::MemoryFile;
-use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, KvStatus, Reply, Request};
+use hinterland_proto::control::{
+    KV_KEYS_MAX, KV_SPACES_AT_ONCE, KvReply, KvRequest, KvStatus, Reply, Request,
+};
 use hinterland_types::Handle;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,11 +113,35 @@ impl Pool {
     /// # Errors
     /// [`PoolError`] if it does not answer.
     pub fn kv_status(&self) -> Result<Vec<KvStatus>, PoolError> {
-        match self.session().call(&Request::Kv(KvRequest::Status))? {
-            Reply::Kv(KvReply::Status(stores)) => Ok(stores),
-            other => Err(unexpected("Status", &other)),
-        }
+        status(|request| match self.session().call(&Request::Kv(request))? {
+            Reply::Kv(reply) => Ok(reply),
+            other => Err(unexpected("Kv", &other)),
+        })
     }
+}
+
+/// What stores hold, with all of their namespaces, for which one message may have no room.
+fn status(ask: impl Fn(KvRequest) -> Result<KvReply, PoolError>) -> Result<Vec<KvStatus>, PoolError> {
+    let mut stores = match ask(KvRequest::Status)? {
+        KvReply::Status(stores) => stores,
+        other => return Err(unexpected("Status", &other)),
+    };
+    let told: usize = stores.iter().map(|store| store.namespaces.len()).sum();
+    let mut has_all = told < KV_SPACES_AT_ONCE;
+    for store in &mut stores {
+        while !has_all {
+            let after = store.namespaces.last().map(|space| space.namespace);
+            match ask(KvRequest::Spaces { user: store.user, after })? {
+                KvReply::Spaces(spaces) => {
+                    has_all = spaces.len() < KV_SPACES_AT_ONCE;
+                    store.namespaces.extend(spaces);
+                }
+                other => return Err(unexpected("Spaces", &other)),
+            }
+        }
+        has_all = told < KV_SPACES_AT_ONCE;
+    }
+    Ok(stores)
 }
 
 /// How long an answer of the node is waited for.

@@ -13,9 +13,9 @@ mod peer;
 mod status;
 
 pub use kv::{
-    KV_KEYS_MAX, KvBlock, KvDiskStatus, KvEvent, KvExpects, KvHeld, KvInspected, KvKeptStatus, KvKey,
-    KvNamespaceStatus, KvParent, KvPlace, KvRacksStatus, KvReply, KvRequest, KvSeen, KvSlot, KvStatus,
-    KvSwap, KvSwapped,
+    KV_KEYS_MAX, KV_SPACES_AT_ONCE, KvBlock, KvDiskStatus, KvEvent, KvExpects, KvHeld, KvInspected,
+    KvKeptStatus, KvKey, KvNamespaceStatus, KvParent, KvPlace, KvRacksStatus, KvReply, KvRequest, KvSeen,
+    KvSlot, KvStatus, KvSwap, KvSwapped,
 };
 pub use locks::{LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable};
 pub use message::{Advice, AllocationKind, Copies, Mapped, Opened, PutStarted, PutTarget, Reply, Request};

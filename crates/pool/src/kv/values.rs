@@ -242,10 +242,7 @@ impl KvValues {
     /// # Errors
     /// [`PoolError`] if it does not answer.
     pub fn status(&self) -> Result<Vec<KvStatus>, PoolError> {
-        match self.cache.ask(KvRequest::Status)? {
-            KvReply::Status(stores) => Ok(stores),
-            other => Err(unexpected("Status", &other)),
-        }
+        super::status(|request| self.cache.ask(request))
     }
 
     /// Bytes that all blocks of the store have together, those of other namespaces among them.

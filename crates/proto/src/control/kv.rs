@@ -183,7 +183,7 @@ pub enum KvRequest {
         /// Most events, at most 4096.
         limit: u32,
     },
-    /// → `Status`.
+    /// → `Status`, with the first [`KV_SPACES_AT_ONCE`] namespaces of all stores together.
     Status,
     /// Swaps blocks in, in their order and with nobody in between; then gives slots back, and then takes others →
     /// `Swapped`.
@@ -284,7 +284,17 @@ pub enum KvRequest {
         /// Whether they are removed then.
         removes: bool,
     },
+    /// More namespaces of a store, up to [`KV_SPACES_AT_ONCE`] → `Spaces`.
+    Spaces {
+        /// The user whose it is.
+        user: u32,
+        /// Those with higher numbers; without it all.
+        after: Option<u64>,
+    },
 }
+
+/// Most namespaces of one answer: with labels of 200 letters of four bytes each they fill half a control message.
+pub const KV_SPACES_AT_ONCE: usize = 512;
 
 /// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
 pub const KV_KEYS_MAX: usize = 8192;
@@ -545,4 +555,6 @@ pub enum KvReply {
     Fetched(Vec<bool>),
     /// One for each key: the length of its block, if there is one anywhere.
     Lengths(Vec<Option<u32>>),
+    /// Namespaces, by number.
+    Spaces(Vec<KvNamespaceStatus>),
 }
