@@ -68,6 +68,8 @@ pub struct Context {
     /// How often each database was opened.
     openings: Vec<u64>,
     opened: Vec<(usize, UnixStream)>,
+    /// Bytes of replies that are in the shared sum before their connection has counted them.
+    ahead: usize,
     /// The node was waited for in this turn, in vain: who waited meanwhile is told the same, and does not wait for as long once more.
     silent: Option<Silence>,
 }
@@ -78,7 +80,8 @@ impl Context {
         let databases = shared.options.databases;
         let keyspaces = (0..databases).map(|_| None).collect();
         let openings = vec![0; databases];
-        let mut context = Self { shared, now_ms: 0, keyspaces, openings, opened: Vec::new(), silent: None };
+        let mut context =
+            Self { shared, now_ms: 0, keyspaces, openings, opened: Vec::new(), ahead: 0, silent: None };
         context.look_at_clock();
         context
     }
@@ -103,7 +106,19 @@ impl Context {
     /// Bytes that replies may grow by; some always find room.
     pub fn room(&self, replies: &Replies) -> usize {
         // What a command or its transaction has appended is not in the shared sum yet.
-        self.shared.room().max(FREE_BYTES).saturating_sub(replies.unsent().len())
+        (self.shared.room() + self.ahead).max(FREE_BYTES).saturating_sub(replies.unsent().len())
+    }
+
+    /// Takes room for a reply before it is appended, which other threads see at once; whether there is as much.
+    fn take_room(&mut self, bytes: usize, replies: &Replies) -> bool {
+        let has_room = self.shared.reserve(bytes, replies.unsent().len().saturating_sub(self.ahead));
+        self.ahead += if has_room { bytes } else { 0 };
+        has_room
+    }
+
+    /// The connection that was served has counted what it took.
+    pub fn is_counted(&mut self) {
+        self.shared.buffer(std::mem::take(&mut self.ahead), 0);
     }
 
     /// A database, opened if it is not.

@@ -148,6 +148,17 @@ impl Shared {
         self.buffers.load(Ordering::Relaxed)
     }
 
+    /// Counts bytes that a buffer is about to take beyond what is counted, and others that it has taken and are not counted yet, if all of
+    /// them have room; whether they do.
+    pub fn reserve(&self, bytes: usize, uncounted: usize) -> bool {
+        let reserved = |taken: usize| {
+            let total = taken.checked_add(bytes)?;
+            (total.checked_add(uncounted)? <= self.options.buffers_bytes).then_some(total)
+        };
+        // Relaxed: as above.
+        self.buffers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserved).is_ok()
+    }
+
     /// Bytes that buffers may take beyond what they do.
     pub fn room(&self) -> usize {
         self.options.buffers_bytes.saturating_sub(self.buffer_bytes())

@@ -210,6 +210,7 @@ impl Worker {
         };
         // Who is served behind it in this turn has so much less room.
         connection.account();
+        self.context.is_counted();
         self.connections[index] = Some(connection);
         self.served.push(index);
     }
@@ -233,6 +234,7 @@ impl Worker {
             }
             connection.input.used(bytes);
             connection.account();
+            self.context.is_counted();
         }
     }
 

@@ -11,6 +11,7 @@ use hinterland_resp::request::encode;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::sync::Barrier;
 
 struct Ground {
     root: PathBuf,
@@ -437,4 +438,36 @@ fn who_connects_after_a_thread_has_failed_is_served() {
     let mut next = connect(&server);
     next.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     assert_eq!(ask(&mut next, &[&[b"PING"]]), [Value::Simple(b"PONG".to_vec())]);
+}
+
+#[test]
+fn threads_that_append_large_values_at_the_same_moment_share_the_buffers() {
+    let ground = Ground::new("threads");
+    let filling = Server::start(ground.options()).unwrap();
+    assert_eq!(ask(&mut connect(&filling), &[&[b"SET", b"k", &vec![b'v'; 9 << 20]]]), [ok()]);
+    drop(filling);
+    for round in 0..20 {
+        let options = ServerOptions { threads: 4, buffers_bytes: 12 << 20, ..ground.options() };
+        let server = Server::start(options).unwrap();
+        let streams: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+        for mut stream in &streams {
+            // Each thread has its memory of the node then, and is about to sleep.
+            stream.write_all(b"*2\r\n$3\r\nGET\r\n$4\r\nnone\r\n").unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+        }
+        let barrier = Barrier::new(4);
+        let ask = |mut stream: &TcpStream| {
+            barrier.wait();
+            stream.write_all(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n").unwrap();
+            // Nobody reads the rest, so the buffers have it until the end.
+            let mut first = [0];
+            stream.read_exact(&mut first).unwrap();
+            first == *b"$"
+        };
+        let there = std::thread::scope(|scope| {
+            let asked: Vec<_> = streams.iter().map(|stream| scope.spawn(|| ask(stream))).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).filter(|is_there| *is_there).count()
+        });
+        assert!(there <= 1, "round {round}: {there} values of 9 MiB in buffers of 12");
+    }
 }

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// How often a conditional write is tried again that another client came before.
 const TRIES_MAX: usize = 1000;
+/// Values up to this many bytes are appended before it is said that they are: of each thread one may be beyond the buffers.
+const LARGE_BYTES: usize = 1 << 20;
 
 impl Call<'_> {
     pub(super) fn get(&mut self) -> Outcome {
@@ -35,12 +37,24 @@ impl Call<'_> {
     /// Appends the value of the key at a word, if there is one; whether there is.
     #[inline]
     fn reply_value(&mut self, index: usize) -> Result<bool, Refusal> {
-        let (now_ms, room) = (self.context.now_ms, self.room());
-        let keyspace = self.context.keyspace(self.caller.database)?;
-        let is_there = keyspace.reply(self.words.get(index), now_ms, room, self.replies)?;
+        let room = self.room();
+        let is_there = match self.append_value(index, room.min(LARGE_BYTES)) {
+            // Other threads find room at the same moment: each takes its own before it copies.
+            Err(KeyError::Buffers(bytes)) if bytes <= room && self.context.take_room(bytes, self.replies) => {
+                self.append_value(index, bytes)
+            }
+            other => other,
+        }?;
         let counters = &self.context.shared.counters;
         Counters::add(if is_there { &counters.hits } else { &counters.misses }, 1);
         Ok(is_there)
+    }
+
+    #[inline]
+    fn append_value(&mut self, index: usize, room: usize) -> Result<bool, KeyError> {
+        let now_ms = self.context.now_ms;
+        let keyspace = self.context.keyspace(self.caller.database)?;
+        keyspace.reply(self.words.get(index), now_ms, room, self.replies)
     }
 
     /// Bytes that the replies of this connection may grow by.
