@@ -1,6 +1,6 @@
 //! Why an operation on a remote node failed.
 
-use hinterland_proto::{FrameError, HandshakeError, RemoteError};
+use hinterland_proto::{FrameError, HandshakeError, RefusalCode, RemoteError};
 use hinterland_types::NodeId;
 use std::time::Duration;
 
@@ -113,6 +113,11 @@ pub enum FabricError {
 }
 
 impl FabricError {
+    /// Whether the peer has as many streams or connections as it may: those that there are go on.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Handshake { source: HandshakeError::Refused(refusal), .. } if refusal.code == RefusalCode::Full)
+    }
+
     /// Whether the peer may be gone: another replica should be asked, or the connection made again.
     pub fn is_connection_lost(&self) -> bool {
         !matches!(

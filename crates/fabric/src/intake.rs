@@ -1,6 +1,6 @@
 //! Many reads at once into memory of its own, for one thread that uses the bytes while more are on their way.
 
-use crate::endpoint::{Completion, Endpoint, Queue};
+use crate::endpoint::{Completion, Endpoint, Outcome, Queue};
 use crate::error::FabricError;
 use crate::slice::Slice;
 use hinterland_os::{Mapping, OsError, SharedSlice};
@@ -19,6 +19,8 @@ pub struct Intake {
     memory: Arc<Mapping>,
     streams: usize,
     sources: Vec<(Arc<dyn Endpoint>, Box<dyn Queue>)>,
+    /// What was read without a queue, and is to be told.
+    done: Vec<(Arc<dyn Endpoint>, Completion)>,
 }
 
 impl Intake {
@@ -29,10 +31,11 @@ impl Intake {
     /// [`OsError`] without memory.
     pub fn new(bytes: usize, streams: usize) -> Result<Self, OsError> {
         let memory = Arc::new(Mapping::anonymous(bytes, true)?);
-        Ok(Self { memory, streams, sources: Vec::new() })
+        Ok(Self { memory, streams, sources: Vec::new(), done: Vec::new() })
     }
 
-    /// Starts to read a range into the memory from `at` on.
+    /// Starts to read a range into the memory from `at` on. Where the peer has as many streams as it may, it is read at once over those of the
+    /// endpoint.
     ///
     /// # Errors
     /// [`FabricError`] if it could not be posted, no completion follows then: [`FabricError::Limit`] if the bytes do not
@@ -55,10 +58,19 @@ impl Intake {
         let known = self.sources.iter().position(|(known, _)| Arc::ptr_eq(known, endpoint));
         let place = match known {
             Some(place) => place,
-            None => {
-                self.sources.push((Arc::clone(endpoint), endpoint.queue(self.streams)?));
-                self.sources.len() - 1
-            }
+            None => match endpoint.queue(self.streams) {
+                Ok(queue) => {
+                    self.sources.push((Arc::clone(endpoint), queue));
+                    self.sources.len() - 1
+                }
+                // The streams that all threads share are there.
+                Err(error) if error.is_full() => {
+                    let result = endpoint.read_shared(handle, &[from], &into).map(|()| Outcome::Done);
+                    self.done.push((Arc::clone(endpoint), Completion { tag, result }));
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            },
         };
         self.sources[place].1.post_read(tag, handle, &[from], &[into])
     }
@@ -70,6 +82,11 @@ impl Intake {
     /// As [`Queue::poll`].
     pub fn poll(&mut self, completions: &mut Vec<Completion>, wait: Duration) -> Result<usize, FabricError> {
         let begun = Instant::now();
+        if !self.done.is_empty() {
+            let before = completions.len();
+            completions.extend(self.done.drain(..).map(|(_, completion)| completion));
+            return Ok(completions.len() - before);
+        }
         loop {
             let busy = self.sources.iter().filter(|(_, queue)| queue.in_flight() > 0).count();
             let mut count = 0;
@@ -121,15 +138,17 @@ impl Intake {
     /// Ends every read that is in flight, with the queues that hold them; later reads open new ones.
     pub fn abandon(&mut self) {
         self.sources.retain(|(_, queue)| queue.in_flight() == 0);
+        self.done.clear();
     }
 
     /// Lets go of a peer: reads of it that are in flight never complete.
     pub fn forget(&mut self, endpoint: &Arc<dyn Endpoint>) {
         self.sources.retain(|(known, _)| !Arc::ptr_eq(known, endpoint));
+        self.done.retain(|(known, _)| !Arc::ptr_eq(known, endpoint));
     }
 
     /// Reads posted and not completed.
     pub fn in_flight(&self) -> usize {
-        self.sources.iter().map(|(_, queue)| queue.in_flight()).sum()
+        self.done.len() + self.sources.iter().map(|(_, queue)| queue.in_flight()).sum::<usize>()
     }
 }

@@ -410,6 +410,41 @@ fn an_intake_reads_from_two_peers_at_once_and_starts_anew_after_one_has_gone() {
 }
 
 #[test]
+fn where_a_session_has_as_many_streams_as_it_may_reads_go_over_those_that_there_are() {
+    let bytes = pattern(1 << 20);
+    let (server, _) = serve(Slice::copied(&bytes), Rights::ALL);
+    let endpoint: Arc<dyn Endpoint> = Arc::new(connect_tcp(&server, 8));
+    let (mut queues, mut completions) = (Vec::new(), Vec::new());
+    // One of the endpoint, eight of each queue, and of the last one seven.
+    for tag in 0..4 {
+        let mut queue = endpoint.queue(0).unwrap();
+        let into = Slice::zeroed(1 << 20);
+        queue.post_read(tag, HANDLE, &[run(0, 1 << 20)], std::slice::from_ref(&into)).unwrap();
+        while queue.in_flight() > 0 {
+            queue.poll(&mut completions, Duration::from_secs(5)).unwrap();
+        }
+        assert_eq!(completions.pop().unwrap().result, Ok(Outcome::Done));
+        assert!(into.to_vec() == bytes);
+        queues.push(queue);
+    }
+    assert!(endpoint.queue(1).is_err_and(|error| error.is_full()), "or this shows nothing");
+    let mut intake = Intake::new(1 << 20, 1).unwrap();
+    intake.post(&endpoint, 7, HANDLE, run(0, 1 << 20), 0).unwrap();
+    assert_eq!((intake.in_flight(), intake.poll(&mut completions, Duration::ZERO)), (1, Ok(1)));
+    assert_eq!(completions.pop().map(|done| (done.tag, done.result)), Some((7, Ok(Outcome::Done))));
+    assert!(intake.bytes(0, 1 << 20) == bytes);
+    // What was not waited for is not told to whoever reads next.
+    intake.post(&endpoint, 8, HANDLE, run(0, 1), 0).unwrap();
+    intake.abandon();
+    intake.post(&endpoint, 9, HANDLE, run(0, 1), 0).unwrap();
+    intake.forget(&endpoint);
+    assert_eq!((intake.in_flight(), intake.poll(&mut completions, Duration::ZERO)), (0, Ok(0)));
+    // A place that is free again is taken.
+    queues.pop();
+    eventually("the places of a queue are free", || endpoint.queue(1).is_ok());
+}
+
+#[test]
 fn posted_writes_and_reads_on_full_sockets_do_not_block_each_other() {
     let (server, service) = serve(Slice::zeroed(16 << 20), Rights::ALL);
     let endpoint = connect(&server, 1, Mode::Blocking);

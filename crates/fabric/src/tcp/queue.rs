@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Operations in flight at once: enough to fill a network, few enough that each one's memory is accounted for.
 const OPERATIONS_MAX: usize = 4096;
+/// How long a queue that has a stream does with those that it has, after another could not be opened: to ask takes a round trip at the
+/// least, and no operation shall wait for it again and again.
+const UNOPENED_REST: Duration = Duration::from_secs(1);
 
 /// One stream of the queue; `None` after it broke, until the next operation is posted.
 struct Lane {
@@ -41,6 +44,8 @@ pub(super) struct TcpQueue {
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     completed: VecDeque<Completion>,
+    /// When a stream could not be opened last.
+    unopened: Option<Instant>,
 }
 
 impl TcpQueue {
@@ -49,7 +54,7 @@ impl TcpQueue {
         let mut lanes = vec![Lane { channel: Some(connector.join()?), progressed: Instant::now() }];
         lanes.resize_with(streams.max(1), || Lane { channel: None, progressed: Instant::now() });
         let (operations, free, completed) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(Self { connector, lanes, operations, free, completed })
+        Ok(Self { connector, lanes, operations, free, completed, unopened: None })
     }
 
     fn post_transfer(
@@ -86,12 +91,7 @@ impl TcpQueue {
             let (value, limit) = (OPERATIONS_MAX as u64 + 1, OPERATIONS_MAX as u64);
             return Err(FabricError::Limit { what: "number of operations in flight", value, limit });
         }
-        for lane in &mut self.lanes {
-            if lane.channel.is_none() {
-                lane.channel = Some(self.connector.join()?);
-                lane.progressed = Instant::now();
-            }
-        }
+        self.open_lanes()?;
         let operation = Operation { tag, frames_left: 0, slices, result: Ok(Outcome::Done) };
         let index = self.free.pop().unwrap_or(self.operations.len());
         if index == self.operations.len() {
@@ -99,6 +99,33 @@ impl TcpQueue {
         }
         self.operations[index] = Some(operation);
         Ok(index)
+    }
+
+    /// Opens the streams that are not there. One that cannot be opened, as where the session has as many as it may, is one stream less,
+    /// as long as there is another.
+    fn open_lanes(&mut self) -> Result<(), FabricError> {
+        let now = Instant::now();
+        let is_one_there = self.lanes.iter().any(|lane| lane.channel.is_some());
+        if is_one_there && self.unopened.is_some_and(|at| now < at + UNOPENED_REST) {
+            return Ok(());
+        }
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].channel.is_some() {
+                continue;
+            }
+            match self.connector.join() {
+                Ok(channel) => {
+                    self.lanes[index] = Lane { channel: Some(channel), progressed: Instant::now() };
+                }
+                Err(_) if self.lanes.iter().any(|lane| lane.channel.is_some()) => {
+                    self.unopened = Some(Instant::now());
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.unopened = None;
+        Ok(())
     }
 
     /// Gives a frame to the stream that has the least to do.
