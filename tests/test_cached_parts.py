@@ -28,6 +28,52 @@ print(digest.hexdigest())
 """
 
 
+# Unmaps parts of a mapping, as llama.cpp does of what it has taken to a GPU, and maps other objects there; prints a digest of those once it is
+# told to.
+PARTS_REPLACED = """
+import ctypes, hashlib, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+part = 2 << 20
+def map(name, parts, address=None):
+    descriptor = os.open("/pool/" + name, os.O_RDONLY)
+    fixed = 0x10 if address else 0
+    got = libc.mmap(address, parts * part, 1, 2 | fixed, descriptor, 0)
+    assert got not in (None, 2**64 - 1), os.strerror(ctypes.get_errno())
+    os.close(descriptor)
+    return got
+first = map("whole", 9)
+for number in range(8):
+    place = first + (1 + number) * part
+    assert libc.munmap(place, part) == 0
+    assert map(f"part-{number}", 1, place) == place
+map("other", 1)
+print("mapped", flush=True)
+sys.stdin.readline()
+print(hashlib.sha256(ctypes.string_at(first + part, 8 * part)).hexdigest())
+"""
+
+
+def test_what_is_mapped_where_a_part_of_another_mapping_was_is_not_lost_with_that(start_node, make_file):
+    home = start_node("b", options=["--capacity", "64M"])
+    goes = start_node("c", join=home.address, options=["--capacity", "64M"])
+    a = start_node("a", join=home.address, options=["--capacity", "16M", "--cache-budget", "32M"])
+    part = 2 * MEBIBYTE
+    goes.run("put", make_file("whole", 9 * part, seed=100), "--name", "whole")
+    sources = [make_file(f"part-{number}", part, seed=number) for number in range(8)]
+    for source in [*sources, make_file("other", part, seed=101)]:
+        home.run("put", source, "--name", source.name)
+    command = a.command("run", "--", sys.executable, "-c", PARTS_REPLACED)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout.readline() == "mapped\n", program.communicate()[1]
+        goes.kill()
+        printed, errors = program.communicate("go on\n", timeout=90)
+    expected = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    assert (printed.strip(), program.returncode) == (expected, 0), errors
+
+
 @pytest.mark.parametrize("order", ["lru", "clock", "s3fifo", "fifo"])
 def test_mapped_parts_leave_in_each_order_and_come_back_right(start_node, make_file, order):
     home = start_node("b", options=["--capacity", "64M"])

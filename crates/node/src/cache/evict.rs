@@ -204,6 +204,8 @@ fn shown(file: &CacheFile, registration: &Registration, units: &[UnitKey]) -> (V
     units
         .iter()
         .enumerate()
-        .filter_map(|(place, key)| registration.shown(file.units.range(key.unit)).map(|range| (range, place)))
+        .flat_map(|(place, key)| {
+            registration.shown(file.units.range(key.unit)).into_iter().map(move |range| (range, place))
+        })
         .unzip()
 }

@@ -53,6 +53,8 @@ impl FaultWatch {
     pub fn add(&self, watched: Watched) -> Result<(), OsError> {
         let registration = Arc::clone(&watched.registration);
         let mut all = self.watched.write().unwrap_or_else(PoisonError::into_inner);
+        let of_session = |other: &&Watched| other.registration.session == registration.session;
+        all.values().filter(of_session).for_each(|older| older.registration.cover(&registration));
         all.insert(registration.id, watched);
         self.poll.add(registration.fault(), registration.id, Interest::READ).inspect_err(|_| {
             all.remove(&registration.id);

@@ -88,7 +88,9 @@ fn touched_parts(registrations: &[Arc<Registration>], parts: &[(u32, ByteRange)]
         let (ranges, places): (Vec<_>, Vec<_>) = parts
             .iter()
             .enumerate()
-            .filter_map(|(place, (_, part))| registration.shown(*part).map(|range| (range, place)))
+            .flat_map(|(place, (_, part))| {
+                registration.shown(*part).into_iter().map(move |range| (range, place))
+            })
             .unzip();
         if ranges.is_empty() {
             continue;
