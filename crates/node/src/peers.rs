@@ -64,10 +64,40 @@ impl Way {
     }
 }
 
+/// Connections that are looked through for those that have ended at the least: so few are no burden.
+const LOOKED_THROUGH_MIN: usize = 16;
+
+/// The connections that there are.
+#[derive(Default)]
+struct Endpoints {
+    all: HashMap<(Way, String), Arc<RdmaEndpoint>>,
+    /// How many there were when those that have ended were let go of.
+    left: usize,
+}
+
+impl Endpoints {
+    /// Adds a connection, unless another thread was quicker; the one that is used, and those that are to be dropped.
+    ///
+    /// Nobody calls at the address of a node that was started again elsewhere. Its sockets are let go of once there are twice as many
+    /// connections as before, so that each costs one look.
+    fn add(
+        &mut self,
+        place: (Way, String),
+        endpoint: Arc<RdmaEndpoint>,
+    ) -> (Arc<RdmaEndpoint>, Vec<Arc<RdmaEndpoint>>) {
+        let mut ended = Vec::new();
+        if self.all.len() >= LOOKED_THROUGH_MIN.max(2 * self.left) {
+            ended.extend(self.all.extract_if(|_, known| known.tcp().has_ended()).map(|(_, known)| known));
+            self.left = self.all.len();
+        }
+        (Arc::clone(self.all.entry(place).or_insert(endpoint)), ended)
+    }
+}
+
 /// All connections of this node.
 pub struct Peers {
     identity: PeerIdentity,
-    endpoints: Mutex<HashMap<(Way, String), Arc<RdmaEndpoint>>>,
+    endpoints: Mutex<Endpoints>,
     /// When nodes were last waited for in vain. Homes that are to drop an object are asked for nothing so soon again.
     silent: Mutex<HashMap<String, Instant>>,
     closer: Arc<Closer>,
@@ -245,11 +275,7 @@ impl Peers {
         request: &PeerRequest,
         (look, within): (Duration, Duration),
     ) -> Result<PeerReply, Refused> {
-        let is_known = self
-            .endpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(&(way, address.to_owned()));
+        let is_known = self.lock().all.contains_key(&(way, address.to_owned()));
         if !is_known {
             listens(address, look)?;
         }
@@ -273,7 +299,7 @@ impl Peers {
 
     fn forget_on(&self, way: Way, address: &str) {
         let known = (way, address.to_owned());
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(&known);
+        self.lock().all.remove(&known);
     }
 
     /// How this node presents itself.
@@ -283,16 +309,16 @@ impl Peers {
 
     /// Why there are no queue pairs to peers that have devices as we do.
     pub fn why_no_rdma(&self) -> Vec<String> {
-        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoints = self.lock();
         let why = |((_, address), endpoint): (&(Way, String), &Arc<RdmaEndpoint>)| {
             endpoint.why_not().map(|why| format!("{address}: {why}"))
         };
-        endpoints.iter().filter_map(why).collect()
+        endpoints.all.iter().filter_map(why).collect()
     }
 
     fn connected(&self, way: Way, address: &str) -> Result<Arc<RdmaEndpoint>, Refused> {
         let place = (way, address.to_owned());
-        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
+        let known = self.lock().all.get(&place).cloned();
         if let Some(endpoint) = known {
             return Ok(endpoint);
         }
@@ -311,8 +337,14 @@ impl Peers {
         let mut rdma = self.identity.rdma.clone();
         rdma.enabled &= way == Way::Common;
         let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
-        let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(all.entry(place).or_insert(endpoint)))
+        let (endpoint, ended) = self.lock().add(place, endpoint);
+        // The end of a connection may take its time: not under the lock.
+        drop(ended);
+        Ok(endpoint)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Endpoints> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -494,6 +526,25 @@ mod tests {
         assert_eq!(answer.unwrap_err().code, errno::EHOSTUNREACH);
         assert!(dropped.is_err());
         assert_eq!(asked, (1, 1), "one question over one connection");
+    }
+
+    #[test]
+    fn connections_to_addresses_at_which_nobody_is_any_more_are_let_go_of() {
+        let (_service, stays, peers) = slow_peer(1);
+        let beat = PeerRequest::Directory(b"beat".to_vec());
+        let address = stays.address().to_string();
+        let known = peers.endpoint(&address).unwrap();
+        for _ in 0..3 * LOOKED_THROUGH_MIN {
+            // As a node that is started again and again, each time at another port.
+            let service = Arc::new(Slow::default());
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let options = ServerOptions { node: NodeId(3), pool: PoolId(7), ..ServerOptions::default() };
+            let server = Server::start(listener, service, options).unwrap();
+            peers.call(&server.address().to_string(), &beat).unwrap();
+        }
+        let count = peers.lock().all.len();
+        assert!(count <= LOOKED_THROUGH_MIN, "{count} connections, of which one goes on");
+        assert!(Arc::ptr_eq(&peers.endpoint(&address).unwrap(), &known), "that one stays");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Reads and writes of one run up to this size take the shortest way through the code.
@@ -216,6 +216,17 @@ impl TcpEndpoint {
     /// The session that the node gave us.
     pub fn session(&self) -> SessionId {
         self.established.ticket.session
+    }
+
+    /// Whether the peer has ended every stream, as when its process is over: it is reached by connecting anew. One that is in use counts as one that
+    /// goes on.
+    pub fn has_ended(&self) -> bool {
+        let is_over = |stream: &Slot| match stream.try_lock() {
+            Ok(slot) => slot.as_ref().is_none_or(|channel| channel.socket().has_ended()),
+            Err(TryLockError::Poisoned(_)) => true,
+            Err(TryLockError::WouldBlock) => false,
+        };
+        self.streams.iter().chain(&self.urgent).all(is_over)
     }
 
     /// Sends a message as [`call_within`](Endpoint::call_within) does, but never waits behind calls that are not urgent, however

@@ -149,6 +149,12 @@ impl Socket {
         wait_for(&mut interest, Duration::ZERO).is_ok_and(|ready| ready > 0)
     }
 
+    /// Whether the peer will send nothing any more: it has ended the connection, in good order or not. What it had sent before may still be there.
+    pub fn has_ended(&self) -> bool {
+        let mut interest = [Interest::end(self.descriptor())];
+        wait_for(&mut interest, Duration::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
     pub fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
@@ -218,6 +224,11 @@ impl Interest {
     /// Nothing but the end of both directions, and errors.
     pub fn none(descriptor: RawFd) -> Self {
         Self(libc::pollfd { fd: descriptor, events: 0, revents: 0 })
+    }
+
+    /// The end of what the peer sends, and all that [`none`](Self::none) waits for.
+    pub fn end(descriptor: RawFd) -> Self {
+        Self(libc::pollfd { fd: descriptor, events: libc::POLLRDHUP, revents: 0 })
     }
 
     /// Bytes to receive, and room to send if `room`.
