@@ -448,8 +448,9 @@ impl Locks {
     /// The wish of a session for an address: the one that stands, or a new one, and whether it is new.
     fn begin(&self, core: &Core, wish: &Wish) -> Result<(LockRequest, bool), Refused> {
         let key = (wish.session, wish.address);
-        let place = self.place(core, wish.address)?;
+        let place = self.place_for(core, wish)?;
         self.links.know(place.home, &place.address);
+        self.give_up_removed(core, key, place.object);
         let mut wants = self.wants();
         let mut replaces = None;
         if let Some(request) = wants.requests.get(&key).copied() {
@@ -482,6 +483,45 @@ impl Locks {
         drop(wants);
         self.send(core, place.home, request, ask);
         Ok((request, true))
+    }
+
+    /// Where the lock of a wish is kept. Of one that its session has, or has lost, it is not believed but asked: what it was on may have been removed,
+    /// and something else lie there.
+    fn place_for(&self, core: &Core, wish: &Wish) -> Result<Place, Refused> {
+        let has_one = {
+            let wants = self.wants();
+            let request = wants.requests.get(&(wish.session, wish.address)).copied();
+            request.filter(|request| !wants.unheard.contains(request)).is_some_and(|request| {
+                matches!(wants.holder.state(request), Some(ClaimState::Held { .. } | ClaimState::Refused(_)))
+            })
+        };
+        if has_one && !wish.upgrade {
+            self.forget_place(wish.address);
+        }
+        self.place(core, wish.address)
+    }
+
+    /// Gives up what a session has of a lock on something that lay where another object lies by now.
+    fn give_up_removed(&self, core: &Core, key: (SessionId, GlobalAddress), object: ObjectId) {
+        let mut wants = self.wants();
+        let Some(request) = wants.requests.get(&key).copied() else { return };
+        if wants.holder.object(request).is_none_or(|known| known == object) {
+            return;
+        }
+        wants.requests.remove(&key);
+        let mut asks = Vec::new();
+        for request in wants.holder.replaced(request).into_iter().chain([request]) {
+            let place = wants.holder.place(request);
+            let ask = wants.holder.release(request, false);
+            wants.settle(request);
+            asks.extend(ask.zip(place).map(|(ask, (home, _))| (home, request, ask)));
+        }
+        drop(wants);
+        // A guard of it must not be taken for one of what is locked now.
+        drop(self.guards.end(key.0, key.1));
+        for (home, request, ask) in asks {
+            self.send(core, home, request, ask);
+        }
     }
 
     fn send(&self, core: &Core, home: NodeId, request: LockRequest, ask: LockAsk) {

@@ -54,6 +54,27 @@ fn two_racks_exclude_each_other_wherever_the_lock_is_kept() {
 }
 
 #[test]
+fn a_lock_on_a_region_that_was_removed_is_none_on_the_next_one_at_its_addresses() {
+    let pair = pair("removed", LONG);
+    let address = pair.region(1, 2);
+    let (forgetful, other) = (pair.pool(0), pair.pool(1));
+    let made_anew = || {
+        pair.pool(1).remove(&name("region-1")).unwrap();
+        assert_eq!(pair.region(1, 2), address, "the first addresses that are free");
+    };
+    forgetful.lock_within(address, LockMode::Write, LONG).unwrap();
+    made_anew();
+    forgetful.lock_within(address, LockMode::Write, LONG).unwrap();
+    assert_eq!(code(other.lock_within(address, LockMode::Read, Duration::ZERO)), ETIMEDOUT);
+    made_anew();
+    other.lock_within(address, LockMode::Write, Duration::from_secs(10)).unwrap();
+    assert_eq!(code(forgetful.lock_within(address, LockMode::Read, Duration::ZERO)), ETIMEDOUT);
+    other.unlock(address).unwrap();
+    forgetful.lock_within(address, LockMode::Write, LONG).unwrap();
+    forgetful.unlock(address).unwrap();
+}
+
+#[test]
 fn counters_under_a_lock_lose_no_addition() {
     let pair = pair("count", LONG);
     let address = pair.region(1, 2);

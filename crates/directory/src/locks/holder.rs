@@ -124,6 +124,11 @@ impl LockHolder {
         })
     }
 
+    /// What lay at the address of a wish when it was begun.
+    pub fn object(&self, request: LockRequest) -> Option<ObjectId> {
+        self.claims.get(&request).map(|claim| claim.wish.object)
+    }
+
     /// What a lock home said its lease is: whoever has the shorter one goes first.
     pub fn limit_lease(&mut self, lease_ms: u64) {
         self.lease_ms = self.lease_ms.min(lease_ms);

@@ -3,7 +3,7 @@
 use super::message::{
     Fence, LockAnswer, LockAsk, LockClaim, LockMode, LockRefusal, LockRequest, LockRow, LockWaiter,
 };
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a lock home is configured with.
@@ -54,6 +54,8 @@ struct Key {
 #[derive(Clone, Debug)]
 struct Claim {
     key: Key,
+    /// What lay at the address when it was asked for.
+    object: ObjectId,
     session: SessionId,
     pid: u32,
     bytes: u64,
@@ -160,11 +162,12 @@ impl LockHome {
             return LockAnswer::Refused(LockRefusal::Stranger);
         }
         match ask {
-            LockAsk::Acquire { request, session, pid, address, bytes, mode, replaces, wait, .. } => {
+            LockAsk::Acquire { request, session, pid, address, object, bytes, mode, replaces, wait } => {
                 let key = Key { node, request: *request };
                 let (mode, replaces, since_ms) = (*mode, *replaces, self.last_ms);
-                let (session, pid, bytes) = (*session, *pid, *bytes);
-                let claim = Claim { key, session, pid, bytes, mode, replaces, before: None, since_ms };
+                let (object, session, pid, bytes) = (*object, *session, *pid, *bytes);
+                let claim =
+                    Claim { key, object, session, pid, bytes, mode, replaces, before: None, since_ms };
                 self.acquire(*address, claim, *wait)
             }
             LockAsk::Release { request, clean } => {
@@ -327,6 +330,7 @@ impl LockHome {
         if let Some((_, refusal)) = member.ended.get(&key.request) {
             return LockAnswer::Refused(*refusal);
         }
+        self.end_of_others(address, claim.object);
         if let Err(refusal) = self.may_want(address, &claim) {
             self.note_end(key, refusal);
             return LockAnswer::Refused(refusal);
@@ -347,6 +351,19 @@ impl LockHome {
                 LockAnswer::Refused(LockRefusal::Busy)
             }
             answer => answer,
+        }
+    }
+
+    /// Ends what is held and wanted at an address of what lay there before: it was removed, and nothing can be done under such a lock. What was
+    /// written under it may still be on its way.
+    fn end_of_others(&mut self, address: GlobalAddress, object: ObjectId) {
+        let Some(lock) = self.locks.get(&address) else { return };
+        // Those that wait go first, so that none of them gets what the others had.
+        let claims = lock.queue.iter().chain(&lock.holders);
+        let others: Vec<Key> = claims.filter(|claim| claim.object != object).map(|claim| claim.key).collect();
+        for key in others {
+            self.actions.push(HomeAction::Changed(key.node));
+            self.end(key, false, LockRefusal::Elsewhere);
         }
     }
 

@@ -100,6 +100,31 @@ fn of_two_readers_that_want_to_write_the_second_is_refused() {
     assert_eq!(granted(&mut home, 0, A, 1), None, "the read lock became the write lock");
 }
 
+#[test]
+fn what_was_held_of_something_that_was_removed_holds_up_nobody_who_locks_what_lies_there_now() {
+    let (mut home, _) = home(None, 0);
+    let old = fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
+    assert_eq!(home.answer(0, B, 1, &acquire(2, LockMode::Write, None)), LockAnswer::Waiting);
+    let check = LockAsk::Check { address: address(), fence: old };
+    assert_eq!(home.answer(0, PAGES, 1, &check), LockAnswer::Current);
+    act(&mut home);
+    let mut next = acquire(3, LockMode::Write, None);
+    if let LockAsk::Acquire { object, .. } = &mut next {
+        *object = ObjectId(2);
+    }
+    assert_eq!(home.answer(0, B, 1, &next), LockAnswer::Waiting, "a write may still be on its way");
+    let (_, tells) = act(&mut home);
+    assert!(matches!(tells[..], [(PAGES, _)]), "{tells:?}");
+    home.told(0, PAGES, address(), tells[0].1);
+    assert!(granted(&mut home, 0, B, 3).unwrap() > old);
+    assert_eq!((granted(&mut home, 0, A, 1), granted(&mut home, 0, B, 2)), (None, None));
+    // A late copy of the question brings nothing back.
+    let late = home.answer(0, A, 1, &acquire(1, LockMode::Write, None));
+    assert_eq!(late, LockAnswer::Refused(LockRefusal::Elsewhere));
+    assert!(granted(&mut home, 0, B, 3).is_some());
+    home.verify().unwrap();
+}
+
 fn withdraw(request: u64) -> LockAsk {
     LockAsk::Withdraw { request: LockRequest(request) }
 }
