@@ -50,8 +50,8 @@ impl PeerSession {
                 fault_point::reach("home-sealed");
                 Ok(PeerReply::Sealed { digest })
             }
-            PeerRequest::HomeDrop { object } => Ok(drop_home(core, object, false)),
-            PeerRequest::HomeDistrust { object } => Ok(drop_home(core, object, true)),
+            PeerRequest::HomeDrop { object } => Ok(drop_home(core, object, None)),
+            PeerRequest::HomeDistrust { object, epoch } => Ok(drop_home(core, object, Some(epoch))),
             PeerRequest::HomeMend { object } => mend::mend_own(core, object),
             PeerRequest::HomeRegion { object, epoch, name, bytes } => {
                 core.holdings.create_region(object, epoch, name, bytes)?;
@@ -321,11 +321,14 @@ fn is_put_with(core: &Core, object: ObjectId, ticket: [u8; 16]) -> bool {
     core.holdings.find(object).is_ok_and(|there| there.is_writing() && there.ticket == ticket)
 }
 
-/// Drops this node's copy of an object, and tells the directory. If its bytes are wrong, who has it open reads another one from here on; programs
-/// of this host that have mapped it keep what they see.
-pub fn drop_home(core: &Core, object: ObjectId, is_wrong: bool) -> PeerReply {
+/// Drops this node's copy of an object, and tells the directory. `wrong` is the epoch of a copy whose bytes are wrong: who has it open reads another
+/// one from here on; programs of this host that have mapped it keep what they see. A copy of another epoch was made since, and stays.
+pub fn drop_home(core: &Core, object: ObjectId, wrong: Option<Epoch>) -> PeerReply {
     let Ok(holding) = core.holdings.find(object) else { return PeerReply::Done };
-    if is_wrong {
+    if wrong.is_some_and(|epoch| epoch != holding.epoch()) {
+        return PeerReply::Done;
+    }
+    if wrong.is_some() {
         holding.distrust();
     }
     core.holdings.drop_object(object);

@@ -112,7 +112,8 @@ pub fn rename_folder(core: &Core, from: ObjectName, to: ObjectName) -> Result<()
 /// # Errors
 /// [`Refused`] if there is no such name.
 pub fn verify(core: &Core, name: &ObjectName, mending: Mending) -> Result<Reply, Refused> {
-    let info = describe(&core.directory.lookup(name)?, core.own);
+    let found = core.directory.lookup(name)?;
+    let info = describe(&found, core.own);
     if info.state == ObjectState::Mutable {
         let text = format!(
             "{name} is a region, whose bytes may change at any moment: there is nothing to compare them with (hint: `hinterland verify --all` verifies all that is sealed)"
@@ -147,7 +148,7 @@ pub fn verify(core: &Core, name: &ObjectName, mending: Mending) -> Result<Reply,
         let is_lost = |home: &&Home| mending == Mending::Drop || is_unmended(core, &info, home, &mut mended);
         let failed: Vec<_> = wrong.into_iter().filter(is_lost).collect();
         if !good.is_empty() || !mended.is_empty() {
-            failed.into_iter().for_each(|home| drop_copy(core, info.object, home));
+            failed.into_iter().for_each(|home| drop_copy(core, &found, home));
         }
     }
     Ok(Reply::Verified { blocks, good, bad, unasked, mended })
@@ -168,13 +169,15 @@ fn is_unmended(core: &Core, info: &ObjectInfo, home: &Home, mended: &mut Vec<Nod
     false
 }
 
-/// Lets a home drop its copy. One that does not hear it keeps a copy that every reader refuses.
-fn drop_copy(core: &Core, object: ObjectId, home: &Home) {
+/// Lets a home drop its copy, as the directory knew it before it was read. One that does not hear it keeps a copy that every reader refuses.
+fn drop_copy(core: &Core, found: &hinterland_directory::ObjectInfo, home: &Home) {
+    let (object, mut homes) = (found.object, found.homes.iter().chain(&found.homes_down));
+    let Some(epoch) = homes.find(|known| known.node == home.node).map(|known| known.epoch) else { return };
     let dropped = if home.node == core.own {
-        peer_service::drop_home(core, object, true);
+        peer_service::drop_home(core, object, Some(epoch));
         Ok(())
     } else {
-        core.peers.call(&home.address, &PeerRequest::HomeDistrust { object }).map(drop)
+        core.peers.call(&home.address, &PeerRequest::HomeDistrust { object, epoch }).map(drop)
     };
     match dropped {
         Ok(()) => tracing::warn!(%object, node = %home.node, "a wrong copy was dropped"),

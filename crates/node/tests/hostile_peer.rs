@@ -5,7 +5,7 @@
 mod ground;
 
 use ground::{Ground, Random};
-use hinterland_directory::{Command, Departure};
+use hinterland_directory::{Command, Departure, DirectoryError};
 use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_pool::Session;
@@ -228,6 +228,27 @@ fn a_fetch_gives_bytes_of_sealed_objects_that_are_here_and_nothing_else() {
     assert!(client.fetch(&[0xff; 30], &mut []).is_err());
     let node = connect(&ground, Role::Node);
     assert!(node.fetch(&encode(&Request::Ping).unwrap(), &mut []).is_err());
+}
+
+#[test]
+fn a_late_word_that_a_copy_is_wrong_drops_none_that_was_made_since() {
+    let ground = Ground::new("late-distrust");
+    let pool = ground.pool();
+    ground.put(&pool, "held", 100_000);
+    let object = pool.stat(&ground::name("held")).unwrap().object;
+    let node = connect(&ground, Role::Node);
+    let ask = |request: &PeerRequest| -> PeerReply {
+        decode(&node.call(&encode(request).unwrap()).unwrap()).unwrap()
+    };
+    let lookup = encode(&Command::LookupObject { object }).unwrap();
+    let PeerReply::Directory(answer) = ask(&PeerRequest::Directory(lookup)) else { panic!("no answer") };
+    let found: Result<hinterland_directory::Reply, DirectoryError> = decode(&answer).unwrap();
+    let Ok(hinterland_directory::Reply::Object(found)) = found else { panic!("{found:?}") };
+    let epoch = found.homes[0].epoch;
+    for (told, is_kept) in [(Epoch(epoch.0 + 1), true), (epoch, false)] {
+        assert_eq!(ask(&PeerRequest::HomeDistrust { object, epoch: told }), PeerReply::Done);
+        assert_eq!(!pool.stat(&ground::name("held")).unwrap().homes.is_empty(), is_kept);
+    }
 }
 
 /// A put whose first half a client of another host has sent, in one write that is not at its end.

@@ -210,6 +210,8 @@ pub enum PeerRequest {
     HomeDistrust {
         /// Object.
         object: ObjectId,
+        /// The epoch of the copy that was read: one that was made anew since stays.
+        epoch: Epoch,
     },
     /// Write the wrong blocks of a copy of a sealed object anew, from other homes → `Verified` without wrong ones.
     HomeMend {
