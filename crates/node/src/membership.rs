@@ -15,8 +15,10 @@ use hinterland_directory::{
 use hinterland_os::clock;
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// Heartbeats in the time of a lease.
 pub const BEATS_PER_LEASE: u64 = 4;
@@ -100,6 +102,11 @@ impl Pace {
     /// It was renewed by what was sent at `sent_ms`.
     const fn begun(sent_ms: u64, lease_ms: u64) -> Self {
         Self { lease_ms, due_ms: sent_ms + lease_ms / BEATS_PER_LEASE }
+    }
+
+    /// How long until it is due.
+    fn left(&self) -> Duration {
+        Duration::from_millis(self.due_ms.saturating_sub(clock::monotonic_ns() / 1_000_000))
     }
 }
 
@@ -194,8 +201,7 @@ impl Membership {
                 self.lease.renewed(sent_ms, lease_ms);
                 let mut pace = Pace::begun(sent_ms, lease_ms);
                 for (object, epoch) in forget {
-                    self.let_go(directory, holdings, object, epoch);
-                    self.keep_pace(&mut pace, directory, holdings);
+                    self.let_go(&mut pace, directory, holdings, object, epoch);
                 }
                 for copy in &copying {
                     repairs.reconcile(std::slice::from_ref(copy));
@@ -282,8 +288,7 @@ impl Membership {
             match directory.apply(&command)? {
                 Reply::Reconciled { delete, .. } => {
                     for (object, epoch) in delete {
-                        self.let_go(directory, holdings, object, epoch);
-                        self.keep_pace(pace, directory, holdings);
+                        self.let_go(pace, directory, holdings, object, epoch);
                     }
                 }
                 Reply::KnowsLess { objects } if adoption != Adoption::Refused && !objects.is_empty() => {
@@ -296,8 +301,10 @@ impl Membership {
             }
             if end == held.len() {
                 // The directory counts on none of them any more, and has nobody let go of what it was not told of.
-                halves.iter().for_each(|half| drop_copy(holdings, half.object, half.epoch()));
-                return self.adopt(directory, holdings, &newer);
+                for half in &halves {
+                    self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());
+                }
+                return self.adopt(pace, directory, holdings, &newer);
             }
             after = held[end - 1].object;
             told = end;
@@ -307,6 +314,7 @@ impl Membership {
     /// Puts objects into the directory again.
     fn adopt(
         &self,
+        pace: &mut Pace,
         directory: &DirectoryLink,
         holdings: &Holdings,
         objects: &[ObjectId],
@@ -340,7 +348,7 @@ impl Membership {
             })?;
             fault_point::reach("rescued");
             adopted.left(&holding, why, saved.as_deref());
-            self.let_go(directory, holdings, object, holding.epoch());
+            self.let_go(pace, directory, holdings, object, holding.epoch());
         }
         Ok(words(&adopted))
     }
@@ -369,13 +377,47 @@ impl Membership {
         *pace = Pace::begun(now_ms, pace.lease_ms);
     }
 
-    fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {
-        drop_copy(holdings, object, epoch);
+    fn let_go(
+        &self,
+        pace: &mut Pace,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+        object: ObjectId,
+        epoch: Epoch,
+    ) {
+        self.drop_in_pace(pace, directory, holdings, object, epoch);
         fault_point::reach("let-go-dropped");
         let command = Command::Forget { object, node: self.node, incarnation: self.incarnation.get(), epoch };
         if let Err(refused) = directory.apply(&command) {
             tracing::debug!(%refused, "the directory asks again with the next heartbeat");
         }
+        self.keep_pace(pace, directory, holdings);
+    }
+
+    /// Drops a copy, and keeps the lease meanwhile: the kernel takes longer than a lease for the small pages of a very large one.
+    fn drop_in_pace(
+        &self,
+        pace: &mut Pace,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+        object: ObjectId,
+        epoch: Epoch,
+    ) {
+        std::thread::scope(|scope| {
+            let (end, ended) = mpsc::channel::<()>();
+            let drop_it = move || {
+                drop_copy(holdings, object, epoch);
+                drop(end);
+            };
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, drop_it) {
+                // Most go in a moment.
+                tracing::debug!(%error, "a copy is dropped without a thread of its own");
+                drop_copy(holdings, object, epoch);
+            }
+            while ended.recv_timeout(pace.left()) == Err(RecvTimeoutError::Timeout) {
+                self.keep_pace(pace, directory, holdings);
+            }
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The lease in milliseconds.
 const LEASE_MS: u64 = 800;
@@ -28,13 +28,15 @@ struct SlowDisk {
     state: Mutex<(Directory, u64)>,
     /// What comes from somebody else right behind the next heartbeat.
     behind_beat: Mutex<Option<Command>>,
+    /// Heartbeats that came.
+    beats: AtomicU64,
 }
 
 impl SlowDisk {
     fn new() -> Self {
         let settings = Settings { lease_ms: LEASE_MS };
         let directory = Directory::recover(settings, 0, []).unwrap();
-        Self { state: Mutex::new((directory, 0)), behind_beat: Mutex::default() }
+        Self { state: Mutex::new((directory, 0)), behind_beat: Mutex::default(), beats: AtomicU64::new(0) }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
@@ -83,6 +85,7 @@ impl Service for SlowDisk {
         let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
         let command = decode(&command).unwrap();
         let answer = self.ask(&command);
+        self.beats.fetch_add(u64::from(matches!(command, Command::Heartbeat { .. })), Ordering::SeqCst);
         if let Command::Heartbeat { .. } = command
             && let Some(behind) = self.behind_beat.lock().unwrap().take()
         {
@@ -165,6 +168,35 @@ fn a_node_that_lets_go_of_many_objects_keeps_its_lease() {
     let (state, incarnation, objects) = disk.state(node);
     assert_eq!((state, objects), (MemberState::Up, 0), "after it has joined again");
     assert_eq!(incarnation, member.membership.incarnation.get());
+    assert!(member.holdings.all().is_empty());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_node_that_lets_go_of_what_takes_longer_than_a_lease_keeps_its_lease() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-large-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let first = disk.state(node);
+    let (object, epoch, name) = disk.removed(node, 1);
+    member.holdings.create_region(object, epoch, name, 4096).unwrap();
+    let clock = Arc::clone(&disk);
+    member.holdings.when_region_goes(Box::new(move || {
+        for _ in 0..3 {
+            // A node that keeps its lease is heard of in each half of one, however busy the machine is.
+            let before = clock.beats.load(Ordering::SeqCst);
+            let until = Instant::now() + Duration::from_secs(10);
+            while clock.beats.load(Ordering::SeqCst) == before && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            clock.state.lock().unwrap().1 += LEASE_MS / 2;
+            clock.ask(&Command::Tick).unwrap();
+        }
+    }));
+    member.beat();
+    assert_eq!(disk.state(node), (first.0, first.1, 0));
     assert!(member.holdings.all().is_empty());
     fs::remove_dir_all(folder).unwrap();
 }
