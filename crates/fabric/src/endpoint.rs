@@ -90,6 +90,12 @@ pub trait Endpoint: Send + Sync {
         usize::MAX
     }
 
+    /// Whether the peer has ended every stream, as when its process is over: it is reached by connecting anew. One that is in use counts as one that
+    /// goes on.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Opens a queue for many operations at once. A queue belongs to one thread at a time and has `streams` streams of its
     /// own; 0: as many as the endpoint. Fabrics without streams take no notice.
     ///

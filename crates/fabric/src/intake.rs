@@ -56,6 +56,10 @@ impl Intake {
             limit: self.memory.len() as u64,
         })?;
         let known = self.sources.iter().position(|(known, _)| Arc::ptr_eq(known, endpoint));
+        if known.is_none() {
+            // Nobody reads from a peer that is gone, whose sockets would be kept.
+            self.sources.retain(|(known, queue)| queue.in_flight() > 0 || !known.has_ended());
+        }
         let place = match known {
             Some(place) => place,
             None => match endpoint.queue(self.streams) {

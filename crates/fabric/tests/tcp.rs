@@ -410,6 +410,28 @@ fn an_intake_reads_from_two_peers_at_once_and_starts_anew_after_one_has_gone() {
 }
 
 #[test]
+fn an_intake_keeps_no_peer_that_has_gone_when_it_reads_from_another() {
+    let (mut gone, _) = serve(Slice::zeroed(1 << 20), Rights::ALL);
+    let (stays, _) = serve(Slice::zeroed(1 << 20), Rights::ALL);
+    let (first, second) = (connect(&gone, 2, Mode::Blocking), connect(&stays, 2, Mode::Blocking));
+    let mut intake = Intake::new(1 << 20, 2).unwrap();
+    let mut completions = Vec::new();
+    let mut read = |endpoint: &Arc<dyn Endpoint>| {
+        intake.post(endpoint, 1, HANDLE, run(0, 1 << 20), 0).unwrap();
+        while intake.poll(&mut completions, Duration::from_secs(5)).unwrap() == 0 {}
+        assert_eq!(completions.pop().unwrap().result, Ok(Outcome::Done));
+    };
+    read(&first);
+    assert!(!first.has_ended());
+    gone.stop();
+    eventually("the peer is seen to have gone", || first.has_ended());
+    assert_eq!(Arc::strong_count(&first), 2, "or this shows nothing");
+    read(&second);
+    assert_eq!(Arc::strong_count(&first), 1);
+    assert!(!second.has_ended());
+}
+
+#[test]
 fn where_a_session_has_as_many_streams_as_it_may_reads_go_over_those_that_there_are() {
     let bytes = pattern(1 << 20);
     let (server, _) = serve(Slice::copied(&bytes), Rights::ALL);

@@ -378,6 +378,10 @@ impl Endpoint for RdmaEndpoint {
         if self.links.healthy().is_empty() { self.links.tcp.parallel_from() } else { usize::MAX }
     }
 
+    fn has_ended(&self) -> bool {
+        self.links.tcp.has_ended()
+    }
+
     fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         match self.message_call(body, within) {
             Some(answer) => answer,

@@ -218,17 +218,6 @@ impl TcpEndpoint {
         self.established.ticket.session
     }
 
-    /// Whether the peer has ended every stream, as when its process is over: it is reached by connecting anew. One that is in use counts as one that
-    /// goes on.
-    pub fn has_ended(&self) -> bool {
-        let is_over = |stream: &Slot| match stream.try_lock() {
-            Ok(slot) => slot.as_ref().is_none_or(|channel| channel.socket().has_ended()),
-            Err(TryLockError::Poisoned(_)) => true,
-            Err(TryLockError::WouldBlock) => false,
-        };
-        self.streams.iter().chain(&self.urgent).all(is_over)
-    }
-
     /// Sends a message as [`call_within`](Endpoint::call_within) does, but never waits behind calls that are not urgent, however
     /// many of them there are and however long they take.
     ///
@@ -455,6 +444,15 @@ impl Endpoint for TcpEndpoint {
         // With fewer frames than this the second round trip costs more than the second stream brings.
         let frames = if self.streams.len() > 1 { PARALLEL_FRAMES_MIN } else { usize::MAX };
         frames.saturating_mul(self.connector.options.chunk_bytes as usize)
+    }
+
+    fn has_ended(&self) -> bool {
+        let is_over = |stream: &Slot| match stream.try_lock() {
+            Ok(slot) => slot.as_ref().is_none_or(|channel| channel.socket().has_ended()),
+            Err(TryLockError::Poisoned(_)) => true,
+            Err(TryLockError::WouldBlock) => false,
+        };
+        self.streams.iter().chain(&self.urgent).all(is_over)
     }
 
     fn read_to(&self, handle: Handle, runs: &[ByteRange], into: Destination<'_>) -> Result<(), FabricError> {
