@@ -223,3 +223,12 @@ def test_a_child_of_a_fork_without_handlers_keeps_to_the_budget(binary, library,
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cloned"), "none", "waits"])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert resident_bytes(ended.stderr) <= 65 * MEBIBYTE, ended.stderr
+
+
+def test_what_processes_have_in_common_counts_once(binary, library, tmp_path):
+    """Six of them have one file of 40 MiB: counted in each of them, it alone would be twice the budget, and nothing of their own could stay."""
+    path = tmp_path / "common"
+    path.write_bytes(b"\1" * (40 * MEBIBYTE))
+    ended = far(binary, ["--local", "128M"], [compiled(tmp_path, "far_common"), path])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "alone left the budget no room" not in ended.stderr, ended.stderr

@@ -8,6 +8,7 @@ use crate::reads::Reads;
 use crate::settle::Settling;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
+use crate::weighing::Own;
 use crate::words::say;
 use hinterland_farplan::enough::Enough;
 use hinterland_farplan::grain::{BLOCK_BYTES, Grains};
@@ -135,6 +136,8 @@ pub(crate) struct Space {
     pub refused_at: u64,
     /// Resident bytes of the process that no table counts.
     pub other_bytes: u64,
+    /// What counts of pages that it may have in common with other processes of the run, once that is known.
+    pub own: Option<Own>,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
     pub is_child: bool,
     /// Of a child, the space that all of its parents come from.
@@ -450,6 +453,7 @@ impl Space {
             hand: Hand::default(),
             refused_at: 0,
             other_bytes: 0,
+            own: None,
             is_child: false,
             family: 0,
             parent: 0,
@@ -488,6 +492,7 @@ impl Space {
             hand: Hand::default(),
             refused_at: 0,
             other_bytes: 0,
+            own: None,
             is_child: true,
             family: if self.is_child { self.family } else { id },
             parent: self.process,

@@ -6,10 +6,10 @@
 
 use crate::engine::{Budget, Engine, Known, Mover, Space};
 use crate::order::{Answer, Batch, Order, Run, Victim};
-use crate::peer::living;
 use crate::staging::Staged;
 use crate::store::Copy;
 use crate::thrash::Thrashing;
+use crate::weighing::{Own, Resident};
 use hinterland_farplan::grain::Part;
 use hinterland_farplan::room::{BATCH_BYTES, BATCH_UNITS, budget_bytes_min};
 use hinterland_farplan::wire::{self, Kind, Message};
@@ -153,18 +153,22 @@ impl Engine {
         // The memory of a child is its parent's until one of them writes: one of a family counts, as long as it is there the one that all come from.
         let mut counted: BTreeSet<u64> =
             known.spaces.iter().filter(|(_, space)| !space.is_child).map(|(id, _)| *id).collect();
+        let mut is_weighed = true;
         for space in known.spaces.values_mut() {
             let counts = space.process != 0 && (!space.is_child || counted.insert(space.family));
+            is_weighed &= !counts || space.own.is_some();
             space.other_bytes = if counts {
                 let beside = space.table.resident_bytes() + loose_resident_bytes(space);
-                resident_bytes(space.process).saturating_sub(beside)
+                Resident::of(space.process).counted(space.own.unwrap_or(Own::ALL)).saturating_sub(beside)
             } else {
                 // What it has locked itself is nobody else's.
                 space.table.refused_bytes()
             };
         }
         let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
-        if matches!(known.budget, Budget::Bytes(bytes) if budget_bytes_min(outside) > bytes) {
+        let is_above = matches!(known.budget, Budget::Bytes(bytes) if budget_bytes_min(outside) > bytes);
+        // What new processes have in common with others counts in each of them for a moment.
+        if is_above && is_weighed {
             // One look alone may see memory that the program is giving back: it has left the table, and not yet the process.
             let lasting = outside.min(known.counters.outside_bytes);
             known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(lasting);
@@ -471,17 +475,6 @@ fn dirty(victims: &[Victim], runs: &[Run]) -> Vec<Range<u64>> {
         }
     }
     dirty
-}
-
-/// Resident bytes of a process; 0 if it has ended.
-fn resident_bytes(process: i32) -> u64 {
-    let read = |task: i32| std::fs::read_to_string(format!("/proc/{task}/statm")).unwrap_or_default();
-    let mut text = read(process);
-    if text.starts_with("0 ") {
-        text = read(living(process));
-    }
-    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * PAGE
 }
 
 /// Resident bytes of what was told of and is not under service; 0 if they cannot be told.

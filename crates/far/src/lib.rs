@@ -8,6 +8,7 @@
 mod ahead;
 mod apart;
 mod board;
+
 pub mod control;
 mod engine;
 mod evict;
@@ -30,6 +31,7 @@ mod thrash;
 mod trace;
 mod trend;
 mod ways;
+mod weighing;
 mod words;
 
 pub use engine::{Budget, Options, Service};

@@ -233,10 +233,11 @@ impl Supervisor {
             spare: Vec::new(),
         };
         let board = || engine.board.clone();
-        let (evicting, looking) = (Arc::clone(&engine), Arc::clone(&engine));
+        let (evicting, looking, weighing) = (Arc::clone(&engine), Arc::clone(&engine), Arc::clone(&engine));
         let mut threads = vec![
             spawn("far-faults", board(), move || serving.run())?,
             spawn("far-evict", board(), move || evicting.evict_until(|known| known.is_over))?,
+            spawn("far-common", None, move || weighing.weigh_common())?,
             // Ends with the thread above, which has the other end.
             spawn("far-programs", None, move || looking.outside.serve(&begun))?,
         ];
