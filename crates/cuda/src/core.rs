@@ -11,6 +11,7 @@ pub mod ending;
 pub mod event;
 mod fork;
 pub mod graph;
+pub mod graph_memory;
 pub mod handle;
 #[cfg(test)]
 mod hostile;

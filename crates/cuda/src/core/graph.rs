@@ -11,6 +11,7 @@ use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
 
 use super::context::Owner;
 use super::event::EXTERNAL;
+use super::graph_memory::GraphMemory;
 use super::handle::Kind;
 use super::instance::{Definition, Place};
 use super::launch::Geometry;
@@ -41,6 +42,8 @@ pub struct State {
     pub(super) origin: u32,
     /// What was captured.
     pub(super) list: List,
+    /// What it allocates and frees.
+    pub(super) memory: GraphMemory,
     /// Entries of the list that are nodes already.
     seen: usize,
     /// The last nodes of each stream of the capture.
@@ -245,7 +248,8 @@ impl Session {
             // It is there: it was given to this node.
             let _ = self.captures.nodes.remove(handle);
         }
-        state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
+        let dropped = state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition));
+        self.release(&std::mem::take(&mut state.memory)).and(dropped)
     }
 
     /// Ends all graphs of a context.
@@ -266,6 +270,7 @@ impl Session {
         state.see();
         let mut copy = State { definition: None, ..state.clone() };
         copy.nodes.iter_mut().for_each(|node| node.handle = None);
+        self.hold(&copy.memory);
         let owner = graph.owner;
         self.captures.graphs.add(|number| Ok(Graph { number, owner, state: Mutex::new(copy) }))
     }
@@ -292,9 +297,10 @@ impl Session {
                 );
                 return Err(NOT_SUPPORTED);
             }
-            self.instances.define(&Place::of(graph, state.origin), list, Some(pieces))
+            self.instances.define(&Place::of(graph, state.origin), list, Some(pieces), state.memory.clone())
         } else {
-            self.instances.define(&Place::of(graph, state.origin), state.list.clone(), None)
+            let list = state.list.clone();
+            self.instances.define(&Place::of(graph, state.origin), list, None, state.memory.clone())
         };
         Ok(state.definition.insert(made).clone())
     }
@@ -392,6 +398,7 @@ impl Session {
             return Err(INVALID_VALUE);
         }
         let index = state.nodes.len();
+        self.adopt(&mut state.memory, &node.memory);
         state.nodes.push(Node { dependencies, ..node });
         self.node_handle(graph.number, &mut state, index)
     }
@@ -409,6 +416,7 @@ impl Session {
                 with.keep_attributes(attributes)?;
             }
             self.change(state)?;
+            self.adopt(&mut state.memory, &with.memory);
             let Node { handle, dependencies, .. } = state.nodes[index].clone();
             state.nodes[index] = Node { handle, dependencies, ..with };
             Ok(())
@@ -477,7 +485,10 @@ impl Session {
                 *one
             }
         });
-        let definition = self.instances.define(&does.place, new, Some(moved.collect()));
+        // What the node had before is kept, as another node may have it, too.
+        let mut memory = does.memory.clone();
+        memory.extend(&with.memory);
+        let definition = self.instances.define(&does.place, new, Some(moved.collect()), memory);
         self.update_instance(exec, &definition)?;
         self.drop_definition(&definition)
     }
@@ -575,6 +586,9 @@ impl Session {
         let mut more = self.indices(graph, nodes)?;
         let mut state = graph.state();
         self.change(&mut state)?;
+        if is_all {
+            state.memory.forget_free(stream);
+        }
         let frontier = state.frontiers.entry(stream).or_default();
         if !is_all {
             more.append(frontier);
@@ -583,6 +597,14 @@ impl Session {
         more.dedup();
         *frontier = more;
         Ok(())
+    }
+
+    /// A node that does what a graph does now.
+    ///
+    /// # Errors
+    /// As [`instantiate`](Self::instantiate).
+    pub fn child_of(&self, graph: &Graph) -> Result<Node, Code> {
+        self.definition(graph).map(|definition| Node::child(&definition))
     }
 
     /// All commands of a graph as they are sent.

@@ -14,6 +14,7 @@ use hinterland_proto::gpu::write_edits;
 
 use super::context::Owner;
 use super::graph::Graph;
+use super::graph_memory::GraphMemory;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
 use super::list::{HostCopy, List};
@@ -54,6 +55,8 @@ pub struct Definition {
     records: Vec<u32>,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
     pub(super) pieces: Option<Vec<Piece>>,
+    /// What each launch allocates and frees.
+    pub(super) memory: GraphMemory,
     was_sent: AtomicBool,
     was_dropped: AtomicBool,
 }
@@ -80,7 +83,13 @@ impl Instances {
     }
 
     /// Names a list.
-    pub(super) fn define(&self, place: &Place, list: List, pieces: Option<Vec<Piece>>) -> Arc<Definition> {
+    pub(super) fn define(
+        &self,
+        place: &Place,
+        list: List,
+        pieces: Option<Vec<Piece>>,
+        memory: GraphMemory,
+    ) -> Arc<Definition> {
         Arc::new(Definition {
             number: self.next.fetch_add(1, Ordering::Relaxed),
             place: *place,
@@ -88,6 +97,7 @@ impl Instances {
             records: list.records(),
             list,
             pieces,
+            memory,
             was_sent: AtomicBool::new(false),
             was_dropped: AtomicBool::new(false),
         })
@@ -157,6 +167,7 @@ impl Session {
         self.send_definition(graph)?;
         let exec = self.instances.execs.add(|number| {
             self.send(&GraphInstantiate { exec: number, graph: graph.number, flags })?;
+            self.hold(&graph.memory);
             Ok(Instance { number, does: Mutex::new(graph.clone()) })
         })?;
         Ok(exec.number)
@@ -171,8 +182,9 @@ impl Session {
         let mut does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
         self.send_definition(graph)?;
         self.send(&GraphUpdate { exec: exec.number, graph: graph.number })?;
-        *does = graph.clone();
-        Ok(())
+        self.hold(&graph.memory);
+        let before = std::mem::replace(&mut *does, graph.clone());
+        self.release(&before.memory)
     }
 
     /// What an instance does.
@@ -198,8 +210,10 @@ impl Session {
     /// # Errors
     /// There is no such instance, or the node is gone.
     pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
-        self.instances.execs.remove(exec)?;
-        self.send(&GraphExecDestroy { exec }).map(drop)
+        let gone = self.instances.execs.remove(exec)?;
+        let does = gone.does.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send(&GraphExecDestroy { exec })?;
+        self.release(&does.memory)
     }
 
     /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
@@ -248,7 +262,7 @@ impl Session {
         let message = GraphLaunch { exec: exec.number, stream: stream.number };
         let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
         self.note_records(&does.records, stream, command);
-        Ok(())
+        if does.memory.is_none() { Ok(()) } else { self.note_launched(&does.memory) }
     }
 
     /// Sends what copies of a graph need: names of those to the program, and bytes of the others.

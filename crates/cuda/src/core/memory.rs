@@ -395,12 +395,15 @@ impl Session {
         if address == 0 {
             return Ok(());
         }
+        if self.free_held(address)? {
+            return Ok(());
+        }
         // Taken first: once the range is free, another thread may have allocated it from a pool.
         let owner = self.take_pool_of(address);
         self.free_range(address).inspect_err(|_| self.put_pool_of(address, owner))
     }
 
-    fn free_range(&self, address: u64) -> Result<(), Code> {
+    pub(super) fn free_range(&self, address: u64) -> Result<(), Code> {
         let mut memory = self.memory();
         let range = *memory.ranges.get(&address).ok_or(INVALID_VALUE)?;
         match range.holder {

@@ -7,6 +7,8 @@ use hinterland_proto::gpu::command::{
     BlasCall, BlasGemm, BlasGemmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul, StreamWait,
 };
 
+use super::graph_memory::GraphMemory;
+use super::instance::Definition;
 use super::launch::Geometry;
 use super::list::{LaunchAttributes, List};
 use super::module::Kernel;
@@ -106,6 +108,8 @@ pub struct Node {
     pub(super) content: Content,
     /// What can be asked of it.
     pub given: Given,
+    /// What the graph allocates and frees whose nodes it has.
+    pub(super) memory: GraphMemory,
     /// Whether the program took it out.
     pub(super) is_gone: bool,
 }
@@ -114,8 +118,15 @@ impl Node {
     /// A node with a list of its own.
     #[must_use]
     pub fn own(kind: NodeKind, list: List, given: Given) -> Self {
-        let content = Content::Own(list);
-        Self { handle: None, kind, dependencies: Vec::new(), content, given, is_gone: false }
+        let (content, memory) = (Content::Own(list), GraphMemory::default());
+        Self { handle: None, kind, dependencies: Vec::new(), content, given, memory, is_gone: false }
+    }
+
+    /// A node with all that another graph does, as it is sent.
+    #[must_use]
+    pub(super) fn child(definition: &Definition) -> Self {
+        let memory = definition.memory.clone();
+        Self { memory, ..Self::own(NodeKind::Graph, definition.list.clone(), Given::Nothing) }
     }
 
     /// Has the kernel be launched with the attributes of another launch: they are set apart from its parameters.
@@ -133,8 +144,8 @@ impl Node {
     }
 
     pub(super) fn captured(kind: NodeKind, entries: Vec<usize>, dependencies: Vec<usize>) -> Self {
-        let content = Content::Captured(entries);
-        Self { handle: None, kind, dependencies, content, given: Given::Nothing, is_gone: false }
+        let (content, memory) = (Content::Captured(entries), GraphMemory::default());
+        Self { handle: None, kind, dependencies, content, given: Given::Nothing, memory, is_gone: false }
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::Owner;
+use super::graph_memory::Held;
 use super::handle::NumberMap;
 use super::session::Session;
 use super::stream::Stream;
-use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE};
+use crate::code::{Code, INVALID_VALUE};
 
 /// A pool.
 #[derive(Debug, Clone, Copy)]
@@ -36,13 +37,15 @@ impl Pool {
 pub struct Pools(Mutex<State>);
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     pools: BTreeMap<u32, Pool>,
     next: u32,
     /// The pool that each device allocates from.
     current: Vec<u32>,
     /// Pool and bytes of what was allocated.
-    owners: NumberMap<u64, (u32, u64)>,
+    pub(super) owners: NumberMap<u64, (u32, u64)>,
+    /// What graphs allocate, which is in no pool.
+    pub(super) held: NumberMap<u64, Held>,
 }
 
 impl Pools {
@@ -52,10 +55,11 @@ impl Pools {
             next: devices,
             current: (0..devices).collect(),
             owners: NumberMap::default(),
+            held: NumberMap::default(),
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,8 +130,7 @@ impl Session {
         Ok(())
     }
 
-    /// Allocates from a pool in the order of a stream: of calls, which is stricter. What a capture allocates stays until the program ends, because each launch
-    /// of the graph uses it.
+    /// Allocates from a pool in the order of calls, which is stricter than that of a stream.
     ///
     /// # Errors
     /// There is no such pool, or no memory is left.
@@ -146,17 +149,16 @@ impl Session {
         Ok(address)
     }
 
-    /// Frees in the order of a stream. In a capture nothing is given back: the graph uses the memory at each launch.
+    /// Frees in the order of a stream; in a capture each launch of the graph does.
     ///
     /// # Errors
-    /// Nothing was allocated at this address, or not from a pool in a capture.
+    /// Nothing was allocated at this address, or, in a capture, neither by a graph nor from a pool.
     pub fn free_in(&self, stream: &Stream, address: u64) -> Result<(), Code> {
         if address == 0 {
             return Ok(());
         }
         if stream.is_captured() {
-            let is_known = self.pools.state().owners.contains_key(&address);
-            return if is_known { Ok(()) } else { Err(CAPTURE_UNSUPPORTED) };
+            return self.free_captured(stream, address);
         }
         self.free(address)
     }
@@ -167,6 +169,7 @@ impl Session {
         let of_device: Vec<u32> =
             state.pools.iter().filter(|(_, pool)| pool.device == device).map(|(number, _)| *number).collect();
         state.owners.retain(|_, (pool, _)| !of_device.contains(pool));
+        state.held.retain(|_, held| held.device != device);
         state.pools.retain(|number, _| !of_device.contains(number));
         state.pools.insert(device, Pool::of(device));
         state.current[device as usize] = device;

@@ -41,9 +41,10 @@ pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, strea
         if place.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let pool = session.current_pool(session.stream(stream)?.owner.device)?;
+        let stream = session.stream(stream)?;
+        let pool = session.current_pool(stream.owner.device)?;
         // SAFETY: a place for a result, as documented.
-        unsafe { give(place, session.allocate_from(pool, bytes as u64)?) }
+        unsafe { give(place, session.allocate_in(&stream, pool, bytes as u64)?) }
     })
 }
 

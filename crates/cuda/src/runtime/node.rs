@@ -142,8 +142,7 @@ pub(super) fn fill_node(session: &Session, given: *const FillParameters) -> Resu
 }
 
 pub(super) fn child_node(session: &Session, child: *mut c_void) -> Result<Node, Code> {
-    let list = session.list_of(&*graph_of(session, child)?)?;
-    Ok(Node::own(NodeKind::Graph, list, Given::Nothing))
+    session.child_of(&*graph_of(session, child)?)
 }
 
 pub(super) fn empty_node() -> Node {

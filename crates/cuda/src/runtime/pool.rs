@@ -8,6 +8,7 @@ use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::handle::Kind;
 use crate::core::session::Session;
+use crate::core::stream::Stream;
 use crate::core::thread::with_session;
 
 /// `cudaMemLocation`
@@ -226,9 +227,9 @@ pub unsafe extern "C" fn hl_cudaMallocFromPoolAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        session.stream(stream)?;
+        let stream = session.stream(stream)?;
         // SAFETY: a place for a result, as documented.
-        unsafe { allocate(session, place, bytes, pool_of(pool)?) }
+        unsafe { allocate(session, place, bytes, pool_of(pool)?, &stream) }
     })
 }
 
@@ -240,21 +241,28 @@ pub unsafe extern "C" fn hl_cudaMallocAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        let device = session.stream(stream)?.owner.device;
+        let stream = session.stream(stream)?;
+        let pool = session.current_pool(stream.owner.device)?;
         // SAFETY: a place for a result, as documented.
-        unsafe { allocate(session, place, bytes, session.current_pool(device)?) }
+        unsafe { allocate(session, place, bytes, pool, &stream) }
     })
 }
 
 /// # Safety
 /// `place` is null or can be written.
-unsafe fn allocate(session: &Session, place: *mut *mut c_void, bytes: usize, pool: u32) -> Result<(), Code> {
+unsafe fn allocate(
+    session: &Session,
+    place: *mut *mut c_void,
+    bytes: usize,
+    pool: u32,
+    stream: &Stream,
+) -> Result<(), Code> {
     if place.is_null() {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's promise.
     unsafe { give_if(place, std::ptr::null_mut()) };
-    let address = session.allocate_from(pool, bytes as u64)?;
+    let address = session.allocate_in(stream, pool, bytes as u64)?;
     // SAFETY: as above.
     unsafe { give(place, without_provenance_mut(address as usize)) }
 }
