@@ -243,6 +243,20 @@ def launched():
     assert taken() <= before + 2 * BYTES
 
 
+def appended():
+    """What is captured into a graph that is there is all in it, also where nobody has asked for its nodes since."""
+    graph, instance = ctypes.c_void_p(), ctypes.c_void_p()
+    good(runtime.cudaGraphCreate(ctypes.byref(graph), 0))
+    good(runtime.cudaStreamBeginCaptureToGraph(on, graph, None, None, ctypes.c_size_t(0), 1))
+    fill(result, 4)
+    good(runtime.cudaStreamEndCapture(on, ctypes.byref(graph)))
+    good(runtime.cudaGraphInstantiate(ctypes.byref(instance), graph, ctypes.c_ulonglong(0)))
+    fill(result, 0)
+    launch(instance)
+    assert is_all(result, 4)
+    end(graph, instance)
+
+
 for word in sys.argv[1:]:
     globals()[word]()
     print(word)

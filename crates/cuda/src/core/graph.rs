@@ -290,6 +290,8 @@ impl Session {
             return Ok(definition.clone());
         }
         let made = if state.is_changed {
+            // What was captured since the last look is as much of it.
+            state.see();
             let (list, pieces) = state.one_by_one(self.edge_event()?)?;
             if list.reads_what_landed() {
                 eprintln!(
