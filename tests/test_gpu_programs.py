@@ -167,7 +167,7 @@ def test_what_is_in_memory_that_a_program_maps_by_itself_stays_when_it_is_mapped
 
 
 @pytest.mark.parametrize("device", ["software:memory=64M", "software:memory=64M,delay-us=300"])
-@pytest.mark.parametrize("part", ["given_back", "updated", "within", "freed", "elsewhere", "children", "appended"])
+@pytest.mark.parametrize("part", ["given_back", "updated", "within", "freed", "elsewhere", "children", "launched", "appended"])
 def test_memory_that_a_graph_allocates_is_its_own(gpu_node, part, device):  # noqa: F811
     outcome = gpu_node(device).run(sys.executable, TREE / "tests/programs/gpu_captured_memory.py", part)
     assert (outcome.returncode, outcome.stdout) == (0, f"{part}\n"), outcome.stderr

@@ -405,6 +405,23 @@ impl Session {
         self.node_handle(graph.number, &mut state, index)
     }
 
+    /// Adds a node behind what was captured of a stream so far.
+    ///
+    /// # Errors
+    /// There are too many, or the GPU node is gone.
+    pub(super) fn add_captured(&self, graph: &Graph, stream: u32, node: Node) -> Result<(), Code> {
+        let mut state = graph.state();
+        self.change(&mut state)?;
+        let index = state.nodes.len();
+        if index >= NODES_MAX {
+            return Err(INVALID_VALUE);
+        }
+        let dependencies = state.frontiers.insert(stream, vec![index]).unwrap_or_default();
+        self.adopt(&mut state.memory, &node.memory);
+        state.nodes.push(Node { dependencies, ..node });
+        Ok(())
+    }
+
     /// Gives a node other commands.
     ///
     /// # Errors

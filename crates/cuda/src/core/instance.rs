@@ -18,11 +18,11 @@ use super::graph_memory::GraphMemory;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
 use super::list::{HostCopy, List};
-use super::node::Piece;
+use super::node::{Node, Piece};
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
-use crate::code::{CAPTURE_UNSUPPORTED, Code};
+use crate::code::{Code, INVALID_VALUE};
 
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
 const BASES_MAX: usize = 8;
@@ -241,15 +241,16 @@ impl Session {
     }
 
     /// Launches an instance. Its copies to devices take what the program's memory has now; bytes of those to the program are there when the stream
-    /// has been synchronised.
+    /// has been synchronised. A launch that is captured becomes a node with all that the instance does now.
     ///
     /// # Errors
-    /// There is no such instance, the stream is being captured, or the node is gone.
+    /// There is no such instance, the capture of the stream has failed, or the node is gone.
     pub fn launch_exec(&self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
-            self.invalidate_capture(stream);
-            return Err(CAPTURE_UNSUPPORTED);
+            let does = self.definition_of(exec.number)?;
+            let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
+            return self.add_captured(&graph, stream.number, Node::child(&does));
         }
         self.check_default(stream)?;
         // They may write what the graph copies from.
