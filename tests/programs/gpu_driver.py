@@ -131,6 +131,21 @@ assert (words[0], other[0]) == (1, 2)
 good(cuda.cuMemcpyHtoD_v2(inside, other, four))
 good(cuda.cuMemcpyDtoH_v2(words, inside, four))
 assert words[0] == 2
+# Fills of pinned memory are behind what the stream brings there, and in front of what it takes from there.
+wide = (ctypes.c_uint32 * 16)()
+at, row = ctypes.c_uint64(pinned.value + 64), ctypes.c_size_t(4)
+ctypes.memset(pinned, 1, 8192)
+good(cuda.cuMemsetD32Async(memory, 6, ctypes.c_size_t(16), stream))
+good(cuda.cuMemcpyDtoHAsync_v2(at, memory, ctypes.c_size_t(64), stream))
+good(cuda.cuMemsetD32Async(at, 7, row, stream))
+good(cuda.cuMemsetD2D16Async(ctypes.c_uint64(at.value + 16), ctypes.c_size_t(8), 8, ctypes.c_size_t(2), row, stream))
+good(cuda.cuMemcpyHtoDAsync_v2(memory, at, ctypes.c_size_t(64), stream))
+good(cuda.cuMemsetD8_v2(at, 9, ctypes.c_size_t(64)))
+good(cuda.cuMemcpyDtoHAsync_v2(wide, memory, ctypes.c_size_t(64), stream))
+good(cuda.cuStreamSynchronize(stream))
+assert list(wide) == [7] * 4 + [0x80008, 6] * 4 + [6] * 4, list(wide)
+assert ctypes.string_at(pinned, 192) == b"\1" * 64 + b"\11" * 64 + b"\1" * 64
+assert cuda.cuMemsetD8_v2(ctypes.c_uint64(pinned.value + 8000), 9, ctypes.c_size_t(193)) == 1, "not all of it is pinned"
 flags = ctypes.c_uint(9)
 good(cuda.cuMemHostGetFlags(ctypes.byref(flags), inside))
 assert flags.value == 0

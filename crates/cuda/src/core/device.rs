@@ -337,7 +337,16 @@ impl Session {
         if !address.is_multiple_of(u64::from(element)) {
             return Err(INVALID_VALUE);
         }
-        self.check_range(address, bytes)?;
+        if let Err(code) = self.check_range(address, bytes) {
+            let place = Rows { start: address, pitch: bytes };
+            return self.fill_pinned(
+                stream,
+                place,
+                &value.to_le_bytes()[..element as usize],
+                (bytes, 1),
+                code,
+            );
+        }
         let message = Fill { stream: stream.number, element, address, count, value };
         self.issue(stream, Effect::Quiet, &message, 0, |_| ()).map(drop)
     }
@@ -364,7 +373,15 @@ impl Session {
         if !is_whole(place.start) || (rows > 1 && !is_whole(place.pitch)) {
             return Err(INVALID_VALUE);
         }
-        self.check_range(place.start, span)?;
+        if let Err(code) = self.check_range(place.start, span) {
+            return self.fill_pinned(
+                stream,
+                place,
+                &value.to_le_bytes()[..element as usize],
+                (width, rows),
+                code,
+            );
+        }
         let message = FillRows {
             stream: stream.number,
             element,
@@ -375,5 +392,29 @@ impl Session {
             value,
         };
         self.issue(stream, Effect::Quiet, &message, 0, |_| ()).map(drop)
+    }
+
+    /// Sets elements of rows of pinned memory of the program, when the work of the stream so far is done: CUDA, too, returns from such a fill when it
+    /// is done. `otherwise` is the error for other memory, and in a graph, which would have to do it at each launch.
+    fn fill_pinned(
+        &self,
+        stream: &Arc<Stream>,
+        place: Rows,
+        element: &[u8],
+        (width, rows): (u64, u64),
+        otherwise: Code,
+    ) -> Result<(), Code> {
+        if stream.is_captured() || !self.is_pinned(place.start, place.span(width, rows)?) {
+            return Err(otherwise);
+        }
+        self.synchronize_stream(stream)?;
+        for row in 0..rows {
+            let start =
+                std::ptr::with_exposed_provenance_mut::<u8>((place.start + row * place.pitch) as usize);
+            // SAFETY: the program pinned all of the rows and has them filled, and what the stream brought into them is there.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(start, width as usize) };
+            bytes.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+        }
+        Ok(())
     }
 }
