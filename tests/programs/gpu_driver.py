@@ -107,6 +107,20 @@ for attribute, told in ((4, inside.value), (11, pinned.value), (12, 8192)):
     good(cuda.cuPointerGetAttribute(ctypes.byref(number), attribute, inside))
     assert number.value == told
 assert cuda.cuPointerGetAttribute(ctypes.byref(number), 3, inside) == 1, "devices do not see it"
+# Whether it can be shared, whether it is there, and which pool it is of.
+pool, pooled = ctypes.c_void_p(), ctypes.c_uint64()
+good(cuda.cuDeviceGetMemPool(ctypes.byref(pool), device))
+good(cuda.cuMemAllocAsync(ctypes.byref(pooled), ctypes.c_size_t(1000), stream))
+for asked, of in ((memory, None), (inside, None), (pooled, pool.value)):
+    for attribute, right in ((10, 0), (13, 1), (15, 0)):
+        kind.value = 9
+        good(cuda.cuPointerGetAttribute(ctypes.byref(kind), attribute, asked))
+        assert kind.value == right, attribute
+    number.value, found = 9, ctypes.c_void_p(9)
+    good(cuda.cuPointerGetAttribute(ctypes.byref(number), 14, asked))
+    good(cuda.cuPointerGetAttribute(ctypes.byref(found), 17, asked))
+    assert (number.value, found.value) == (0, of)
+good(cuda.cuMemFreeAsync(pooled, stream))
 good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(memory.value + 100)))
 assert kind.value == 2
 # Where a name says that an end is a device's, other memory of the host is refused and stays as it is. Pinned memory is one of devices, too.

@@ -163,6 +163,13 @@ impl Session {
         self.free(address)
     }
 
+    /// The handle of the pool that memory is of which begins there, or null.
+    #[must_use]
+    pub fn pool_around(&self, start: u64) -> *mut std::ffi::c_void {
+        let found = self.pools.state().owners.get(&start).map(|(pool, _)| *pool);
+        found.map_or(std::ptr::null_mut(), |pool| super::handle::Kind::Pool.handle(pool))
+    }
+
     /// Ends the pools of a device but for its default pool, which is as at the start.
     pub(super) fn reset_pools(&self, device: u32) {
         let mut state = self.pools.state();

@@ -383,8 +383,8 @@ pub unsafe extern "C" fn hl_cuPointerGetAttributes(
         // SAFETY: a place for the type that the attribute has, as documented: four bytes or eight.
         unsafe {
             match attribute {
-                2 | 8 | 9 => place.cast::<u32>().write(0),
-                1 | 3 | 4 | 11 | 12 => place.cast::<u64>().write(0),
+                2 | 8 | 9 | 10 | 13 | 15 => place.cast::<u32>().write(0),
+                1 | 3 | 4 | 11 | 12 | 14 | 17 => place.cast::<u64>().write(0),
                 _ => return INVALID_VALUE,
             }
         }
@@ -392,7 +392,9 @@ pub unsafe extern "C" fn hl_cuPointerGetAttributes(
     driver(|_| Ok(()))
 }
 
-/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 9 number of the device. Memory of the host is known
+/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 8 whether it is
+/// unified memory, 9 number of the device, 10 and 15 whether it can be shared, 11 and 12 where and how long all of it is, 13 whether it is there, 14 what can be
+/// made of it for others, 17 its pool. Memory of the host is known
 /// where it is pinned, and has no address for devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuPointerGetAttribute(
@@ -419,7 +421,11 @@ pub unsafe extern "C" fn hl_cuPointerGetAttribute(
                 2 => give(place.cast::<c_uint>(), kind),
                 3 if kind == DEVICE => give(place.cast::<u64>(), address),
                 4 if kind == HOST => give(place.cast::<u64>(), address),
-                8 => give(place.cast::<c_uint>(), 0),
+                // It is neither unified memory nor anything that other processes or devices of other makers could have.
+                8 | 10 | 15 => give(place.cast::<c_uint>(), 0),
+                13 => give(place.cast::<c_uint>(), 1),
+                14 => give(place.cast::<u64>(), 0),
+                17 => give(place.cast::<*mut c_void>(), session.pool_around(start)),
                 9 => give(place.cast::<c_int>(), owner.device as c_int),
                 11 => give(place.cast::<u64>(), start),
                 12 => give(place.cast::<u64>(), bytes),
