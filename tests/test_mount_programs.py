@@ -1,5 +1,6 @@
 """A writable mount as programs expect it: what they set stays, what they list is there, what they copy is whole."""
 
+import concurrent.futures
 import contextlib
 import ctypes
 import errno
@@ -11,8 +12,8 @@ import subprocess
 import sys
 
 import pytest
-from faults import MEBIBYTE, wait_until
-from test_mount_writing import Mount, code_of, content, names, pytestmark  # noqa: F401
+from faults import MEBIBYTE, bury, is_dead, start_armed, wait_until
+from test_mount_writing import Mount, code_of, content, names, pytestmark, rename_with  # noqa: F401
 
 
 @pytest.fixture
@@ -348,3 +349,32 @@ def test_removing_and_renaming_a_file_touches_no_region_that_has_its_name_since(
         assert names(node) == ["file", "third", "written"]
         os.unlink(mount / "written")
     assert names(node) == ["file", "third", "written"] and os.listdir(mount.folder) == ["third"]
+
+
+@pytest.mark.parametrize("how", ["remove", "rename", "exchange"])
+def test_a_node_that_dies_when_it_has_changed_a_name_has_changed_it_once(node, folder, monkeypatch, how):
+    monkeypatch.setenv("HINTERLAND_GRACE_S", "20")
+    for name in ("one", "two"):
+        node.run("put", "-", "--name", name, input=name)
+    node.kill()
+    start_armed(node, "remove-committed:1" if how == "remove" else "rename-committed:1")
+    mounted = Mount(node, folder)
+    try:
+        changes = {
+            "remove": lambda: os.unlink(mounted / "one"),
+            "rename": lambda: os.rename(mounted / "one", mounted / "other"),
+            "exchange": lambda: rename_with(2, mounted / "one", mounted / "two"),
+        }
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            changed = thread.submit(changes[how])
+            wait_until(lambda: is_dead(node))
+            bury(node)
+            changed.result(60)
+        found = {name: (mounted / name).read_text() for name in os.listdir(mounted.folder)}
+        assert found == {
+            "remove": {"two": "two"},
+            "rename": {"other": "one", "two": "two"},
+            "exchange": {"one": "two", "two": "one"},
+        }[how]
+    finally:
+        mounted.stop()

@@ -30,7 +30,7 @@ pub(crate) const ATTRIBUTE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// How long the kernel keeps that a name leads to an object: names come and go.
 pub(crate) const ENTRY_LIFETIME: Duration = Duration::from_secs(1);
 /// How often a name is asked for again when its object has gone as it was to be opened: each time somebody has replaced it meanwhile.
-const OPENS_MAX: usize = 100;
+pub(crate) const OPENS_MAX: usize = 100;
 /// The inode number of a folder in a listing that the kernel was not told of yet.
 const UNKNOWN_INODE: u64 = u32::MAX as u64;
 

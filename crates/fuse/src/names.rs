@@ -1,7 +1,7 @@
 //! Removing and renaming files, and making, removing and renaming folders.
 
 use crate::draft::Draft;
-use crate::filesystem::{Found, PoolFiles, logged};
+use crate::filesystem::{Found, OPENS_MAX, PoolFiles, logged};
 use crate::listing::is_folder;
 use crate::opening::Opening;
 use crate::source::SourceError;
@@ -48,24 +48,36 @@ impl PoolFiles {
         if let Some(draft) = &draft {
             self.vacate(draft).map_err(|error| logged("removing", &path, &error))?;
         }
-        // A region that another host has made under the name since it was looked up is no file, and stays.
-        let known = self.source.stat(&name).map_err(|error| logged("removing", &path, &error))?;
-        if let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) {
-            match self.source.remove(&name) {
-                Ok(()) => {
-                    found = true;
-                    self.let_go(info.object.0);
-                }
-                // It has just gone, or another mount is writing another one.
-                Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
-                Err(error) => return Err(logged("removing", &path, &error)),
-            }
-        }
+        found |= self.remove_object(&name).map_err(|error| logged("removing", &path, &error))?;
         if let Some(draft) = &draft {
             self.unname(draft, &path);
         }
         self.keep_folder_of(&path);
         if found { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    /// Removes the object that has a name; whether there was one. What another host puts there meanwhile stays: it comes after the removal.
+    fn remove_object(&self, name: &ObjectName) -> Result<bool, SourceError> {
+        // A region that another host has made under the name since it was looked up is no file, and stays.
+        let Some(object) = self.file_at(name)? else { return Ok(false) };
+        match self.source.remove(name, object) {
+            Ok(()) => {}
+            // It has just gone or been replaced, or another mount is writing another one.
+            Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {
+                if self.file_at(name)?.is_none() {
+                    return Ok(false);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        self.let_go(object.0);
+        Ok(true)
+    }
+
+    /// The object that has a name at this moment; nothing if none has it or it is no file.
+    fn file_at(&self, name: &ObjectName) -> Result<Option<ObjectId>, SourceError> {
+        let known = self.source.stat(name)?;
+        Ok(known.filter(|info| info.state == ObjectState::Sealed).map(|info| info.object))
     }
 
     pub(crate) fn make_folder(
@@ -144,7 +156,7 @@ impl PoolFiles {
     }
 
     fn exchange(&self, one: &ObjectInfo, other: &ObjectInfo) -> Result<(), Errno> {
-        let exchanged = self.source.rename(&one.name, &other.name, RenameTarget::Exchange);
+        let exchanged = self.source.rename(one.object, &one.name, &other.name, RenameTarget::Exchange);
         exchanged.map_err(|error| logged("exchanging", one.name.as_str(), &error))?;
         let mut tree = self.tree();
         tree.rename_file(one.object, &other.name);
@@ -184,7 +196,7 @@ impl PoolFiles {
         }
         let moved = match here {
             Thing::Draft(draft) => self.move_draft(&draft, from, to, covered, keeps),
-            Thing::Object(info) => self.move_object(info.object, (from.1, to.1), covered, keeps),
+            Thing::Object(info) => self.move_what_is_there(info.object, (from.1, to.1), covered, keeps),
             Thing::Folder => return Err(Errno::EISDIR),
         };
         moved.map_err(|error| match error.code {
@@ -198,6 +210,30 @@ impl PoolFiles {
         Ok(())
     }
 
+    /// As [`move_object`](Self::move_object), however often other hosts replace the object: what has its name goes, unless that is no file.
+    fn move_what_is_there(
+        &self,
+        mut object: ObjectId,
+        (from, to): (&ObjectName, &ObjectName),
+        covered: Option<ObjectId>,
+        keeps: bool,
+    ) -> Result<(), SourceError> {
+        let mut tries = 0;
+        loop {
+            let moved = self.move_object(object, (from, to), covered, keeps);
+            let Err(error) = &moved else { return Ok(()) };
+            tries += 1;
+            if error.code != libc::ENOENT || tries == OPENS_MAX {
+                return moved;
+            }
+            match self.source.stat(from)? {
+                Some(info) if info.state == ObjectState::Mutable => return Err(is_region(from)),
+                Some(info) if info.object != object => object = info.object,
+                _ => return moved,
+            }
+        }
+    }
+
     /// Gives an object another name, in the place of what has it unless that is to keep it.
     fn move_object(
         &self,
@@ -207,7 +243,7 @@ impl PoolFiles {
         keeps: bool,
     ) -> Result<(), SourceError> {
         let target = if keeps { RenameTarget::Refuse } else { RenameTarget::Replace };
-        match self.source.rename(from, to, target) {
+        match self.source.rename(object, from, to, target) {
             Ok(()) => {
                 self.tree().rename_file(object, to);
                 covered.into_iter().for_each(|covered| self.let_go(covered.0));
@@ -246,7 +282,7 @@ impl PoolFiles {
         if let Some(object) = inner.covers {
             self.remove_covered(from.1, object)?;
         }
-        inner.covers = covered.filter(|_| inner.before.is_none());
+        inner.covers = covered.filter(|_| !is_moved);
         inner.rename(to.1)?;
         self.drafts.rename(from.0, to.0);
         self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
@@ -274,14 +310,11 @@ impl PoolFiles {
 
     /// Removes an object that was replaced, unless its name has gone to another one.
     fn remove_covered(&self, name: &ObjectName, object: ObjectId) -> Result<(), SourceError> {
-        if self.source.stat(name)?.is_none_or(|info| info.object != object) {
-            return Ok(());
+        match self.source.remove(name, object) {
+            Ok(()) => self.let_go(object.0),
+            Err(error) if error.code == libc::ENOENT => {}
+            Err(error) => return Err(error),
         }
-        match self.source.remove(name) {
-            Err(error) if error.code != libc::ENOENT => return Err(error),
-            _ => {}
-        }
-        self.let_go(object.0);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPrefer
 use hinterland_proto::PoolId;
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
+use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,16 +180,31 @@ impl Source for PoolSource {
         Ok(Box::new(Draft { writer, door: Arc::clone(&self.door) }))
     }
 
-    fn rename(&self, from: &ObjectName, to: &ObjectName, target: RenameTarget) -> Result<(), SourceError> {
-        Ok(self.ask(|pool| pool.rename(from, to, target))?)
+    fn rename(
+        &self,
+        object: ObjectId,
+        from: &ObjectName,
+        to: &ObjectName,
+        target: RenameTarget,
+    ) -> Result<(), SourceError> {
+        Ok(self.ask(|pool| pool.rename_object(object, from, to, target))?)
     }
 
     fn rename_folder(&self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError> {
         Ok(self.ask(|pool| pool.rename_folder(from, to))?)
     }
 
-    fn remove(&self, name: &ObjectName) -> Result<(), SourceError> {
-        Ok(self.ask(|pool| pool.remove(name))?)
+    fn remove(&self, name: &ObjectName, object: ObjectId) -> Result<(), SourceError> {
+        let times = Cell::new(0_u32);
+        let removed = self.ask(|pool| {
+            times.set(times.get() + 1);
+            pool.remove_object(name, object)
+        });
+        match removed {
+            // The node was lost before it could say that it had done so.
+            Err(PoolError::Refused { code: ENOENT, .. }) if times.get() > 1 => Ok(()),
+            removed => Ok(removed?),
+        }
     }
 }
 

@@ -136,28 +136,34 @@ pub trait Source: Send + Sync + 'static {
         Err(read_only(name))
     }
 
-    /// Gives an object another name, in one step.
+    /// Gives an object another name, in one step, and no other object that has its name by then.
     ///
     /// # Errors
-    /// [`SourceError`], `ENOENT` if there is no such name, `EEXIST` if something has the other one and is to keep it;
+    /// [`SourceError`], `ENOENT` if it has not that name, `EEXIST` if something has the other one and is to keep it;
     /// `EROFS` of a source that only reads.
-    fn rename(&self, from: &ObjectName, _to: &ObjectName, _target: RenameTarget) -> Result<(), SourceError> {
+    fn rename(
+        &self,
+        _object: ObjectId,
+        from: &ObjectName,
+        _to: &ObjectName,
+        _target: RenameTarget,
+    ) -> Result<(), SourceError> {
         Err(read_only(from))
     }
 
     /// Renames all objects below a folder, in one step. Nothing may have the other name.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename).
+    /// As [`rename`](Self::rename); `ENOENT` if nothing lies below it.
     fn rename_folder(&self, from: &ObjectName, _to: &ObjectName) -> Result<(), SourceError> {
         Err(read_only(from))
     }
 
-    /// Removes a name; who has it open keeps reading.
+    /// Removes an object, and no other that has its name by then; who has it open keeps reading.
     ///
     /// # Errors
-    /// [`SourceError`], `ENOENT` if there is no such name; `EROFS` of a source that only reads.
-    fn remove(&self, name: &ObjectName) -> Result<(), SourceError> {
+    /// [`SourceError`], `ENOENT` if it has not that name; `EROFS` of a source that only reads.
+    fn remove(&self, name: &ObjectName, _object: ObjectId) -> Result<(), SourceError> {
         Err(read_only(name))
     }
 }

@@ -380,16 +380,12 @@ impl Session {
             Request::Hold { handle } => self.hold(core, handle)?,
             Request::Stat { name } => Reply::Object(questions::stat(core, &name)?),
             Request::List { prefix, after, limit } => questions::list(core, prefix, after, limit)?,
-            Request::Remove { name } => {
-                verify::remove(core, &name)?;
-                Reply::Done
-            }
-            Request::Rename { from, to, target } => {
-                verify::rename(core, from, to, target)?;
-                Reply::Done
-            }
-            Request::RenameFolder { from, to } => {
-                verify::rename_folder(core, from, to)?;
+            Request::Remove { .. }
+            | Request::Rename { .. }
+            | Request::RemoveObject { .. }
+            | Request::RenameObject { .. }
+            | Request::RenameFolder { .. } => {
+                change_name(core, request)?;
                 Reply::Done
             }
             Request::Verify { name, mending } => verify::verify(core, &name, mending)?,
@@ -833,6 +829,20 @@ pub fn kept(slice: &Slice) -> Result<(), Refused> {
         return Err(Refused::new(errno::EIO, error.to_string()));
     }
     Ok(())
+}
+
+/// Removes or renames what a name leads to.
+fn change_name(core: &Core, request: Request) -> Result<(), Refused> {
+    match request {
+        Request::Remove { name } => verify::remove(core, &name),
+        Request::Rename { from, to, target } => verify::rename(core, from, to, target),
+        Request::RemoveObject { name, object } => verify::remove_object(core, &name, object),
+        Request::RenameObject { object, from, to, target } => {
+            verify::rename_object(core, object, from, to, target)
+        }
+        Request::RenameFolder { from, to } => verify::rename_folder(core, from, to),
+        other => Err(Refused::new(errno::EINVAL, format!("{other:?} changes no name"))),
+    }
 }
 
 /// The region that has an address, and which of its pages does.

@@ -35,16 +35,34 @@ pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
 pub fn remove_always(core: &Core, name: &ObjectName) -> Result<(), Refused> {
     // A request may be sent twice, when its connection breaks: it must not remove a successor of the same name.
     let object = core.directory.lookup(name)?.object;
+    // If it is not there any more, the first of two requests was served, and every home has let go.
+    remove_known(core, name, object).map(drop)
+}
+
+/// Removes one object, and no other that has its name by now.
+///
+/// # Errors
+/// [`Refused`] with `ENOENT` if it has not that name, or programs allocate from it.
+pub fn remove_object(core: &Core, name: &ObjectName, object: ObjectId) -> Result<(), Refused> {
+    segment::check_unused(core, name)?;
+    if remove_known(core, name, object)? {
+        Ok(())
+    } else {
+        Err(DirectoryError::UnknownObject { object }.into())
+    }
+}
+
+/// Removes one object; false if it has not that name.
+fn remove_known(core: &Core, name: &ObjectName, object: ObjectId) -> Result<bool, Refused> {
     let homes = match core.directory.ask(&Command::Remove { name: name.clone(), object: Some(object) })? {
         Ok(DirectoryReply::Removed { homes, .. }) => homes,
-        // The first of two requests was served, and every home has let go.
-        Err(DirectoryError::UnknownObject { .. }) => return Ok(()),
+        Err(DirectoryError::UnknownObject { .. }) => return Ok(false),
         Ok(other) => return Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
         Err(error) => return Err(error.into()),
     };
     fault_point::reach("remove-committed");
     let_go(core, &Removed { object, homes });
-    Ok(())
+    Ok(true)
 }
 
 /// Has every home drop an object that has no name any more. Those that do not hear it now hear it with their next heartbeat.
@@ -70,6 +88,33 @@ pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarge
     segment::check_unused(core, &to)?;
     // A request may be sent twice, when its connection breaks: it must not rename a successor of the same name.
     let object = core.directory.lookup(&from)?.object;
+    rename_known(core, object, from, to, target)
+}
+
+/// Gives one object another name, and no other that has its name by now. One that has the other name already was renamed by an
+/// earlier request.
+///
+/// # Errors
+/// As [`rename`].
+pub fn rename_object(
+    core: &Core,
+    object: ObjectId,
+    from: ObjectName,
+    to: ObjectName,
+    target: RenameTarget,
+) -> Result<(), Refused> {
+    segment::check_unused(core, &from)?;
+    segment::check_unused(core, &to)?;
+    rename_known(core, object, from, to, target)
+}
+
+fn rename_known(
+    core: &Core,
+    object: ObjectId,
+    from: ObjectName,
+    to: ObjectName,
+    target: RenameTarget,
+) -> Result<(), Refused> {
     let target = match target {
         RenameTarget::Replace => OnTarget::Replace,
         RenameTarget::Refuse => OnTarget::Refuse,

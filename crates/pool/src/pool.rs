@@ -270,6 +270,34 @@ impl Pool {
         renamed
     }
 
+    /// Removes one object, and no other that has its name by then.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ENOENT` if it has not that name.
+    pub fn remove_object(&self, name: &ObjectName, object: ObjectId) -> Result<(), PoolError> {
+        let removed = self.done(&Request::RemoveObject { name: name.clone(), object });
+        self.forget_addresses();
+        removed
+    }
+
+    /// Gives one object another name, and no other that has its name by then. One that has the other name already was renamed by an
+    /// earlier request.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); `ENOENT` also if the object has neither name.
+    pub fn rename_object(
+        &self,
+        object: ObjectId,
+        from: &ObjectName,
+        to: &ObjectName,
+        target: RenameTarget,
+    ) -> Result<(), PoolError> {
+        let (from, to) = (from.clone(), to.clone());
+        let renamed = self.done(&Request::RenameObject { object, from, to, target });
+        self.forget_addresses();
+        renamed
+    }
+
     /// Gives everything below a folder names below another one, in one step. Nothing may have the other name.
     ///
     /// # Errors

@@ -256,6 +256,8 @@ const fn goes_over(request: &Request) -> bool {
             | Request::Remove { .. }
             | Request::Rename { .. }
             | Request::RenameFolder { .. }
+            | Request::RemoveObject { .. }
+            | Request::RenameObject { .. }
             | Request::Verify { .. }
             | Request::Allocate { .. }
             | Request::Free { .. }

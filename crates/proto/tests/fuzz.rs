@@ -214,6 +214,13 @@ fn fuzz_control_messages_mean_what_they_meant() {
         Request::PutBegin { name: name.clone(), bytes: Some(9), copies: 2, placement: Placement::Policy },
         Request::PutSeal { object: ObjectId(7), bytes: 3, digest: [5; 32] },
         Request::Rename { from: name.clone(), to: name.clone(), target: RenameTarget::Exchange },
+        Request::RemoveObject { name: name.clone(), object: ObjectId(7) },
+        Request::RenameObject {
+            object: ObjectId(7),
+            from: name.clone(),
+            to: name.clone(),
+            target: RenameTarget::Replace,
+        },
         Request::PutPublish { object: ObjectId(7), bytes: 3, digest: [5; 32], name: name.clone() },
         Request::List { prefix: "m".to_owned(), after: Some(name.clone()), limit: 3 },
         Request::Register { handle: Handle(1), pointer: 1 << 40, offset: 0, bytes: 1 << 21 },

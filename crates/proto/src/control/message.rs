@@ -439,6 +439,25 @@ pub enum Request {
         /// Capability with `READ`.
         handle: Handle,
     },
+    /// `Remove` of one object, and of no other that has its name by then: `ENOENT` → `Done`.
+    RemoveObject {
+        /// Its name.
+        name: ObjectName,
+        /// Which.
+        object: ObjectId,
+    },
+    /// `Rename` of one object, and of no other that has its name by then: `ENOENT`. One that has the other name already was renamed by
+    /// an earlier request → `Done`.
+    RenameObject {
+        /// Which.
+        object: ObjectId,
+        /// Its name.
+        from: ObjectName,
+        /// The name that it is to have.
+        to: ObjectName,
+        /// What becomes of an object that has it.
+        target: RenameTarget,
+    },
 }
 
 impl Request {
