@@ -21,6 +21,17 @@ enum Thing {
     Object(ObjectInfo),
 }
 
+impl Thing {
+    /// The inode number of a file.
+    fn file(&self) -> Option<u64> {
+        match self {
+            Self::Folder => None,
+            Self::Draft(draft) => Some(draft.inode),
+            Self::Object(info) => Some(info.object.0),
+        }
+    }
+}
+
 /// Why nothing takes the name of a region: programs see no file there, and would not know what they remove.
 fn is_region(name: &ObjectName) -> SourceError {
     let text = format!("{name} is a region (hint: `hinterland rm {name}` removes it)");
@@ -131,6 +142,7 @@ impl PoolFiles {
         let _names = self.names();
         let here = self.thing(&from, &names.0)?.ok_or(Errno::ENOENT)?;
         let there = self.thing(&to, &names.1)?;
+        let renamed = [here.file(), there.as_ref().filter(|_| exchanges).and_then(Thing::file)];
         let keeps = flags.contains(RenameFlags::RENAME_NOREPLACE);
         if there.is_some() && keeps {
             return Err(Errno::EEXIST);
@@ -150,6 +162,7 @@ impl PoolFiles {
             (here, there) => self.move_file((&from, &names.0), here, (&to, &names.1), there, keeps),
         };
         outcome?;
+        renamed.into_iter().flatten().for_each(|inode| self.remembered.renamed(inode));
         self.keep_folder_of(&from);
         self.keep_folder_of(&to);
         Ok(())

@@ -76,6 +76,13 @@ impl Remembered {
         }
     }
 
+    /// Notes that a file was given another name at this moment.
+    pub(crate) fn renamed(&self, inode: u64) {
+        if let Some(marks) = self.lock().files.get_mut(&inode) {
+            marks.changed = SystemTime::now();
+        }
+    }
+
     /// A file goes on under another inode number.
     pub(crate) fn goes_on(&self, from: u64, to: u64) {
         if from == to {
@@ -114,6 +121,9 @@ impl Remembered {
         let mut kept = self.lock();
         move_below(&mut kept.folders, from, to);
         move_below(&mut kept.placings, from, to);
+        if let Some(marks) = kept.folders.get_mut(to) {
+            marks.changed = SystemTime::now();
+        }
     }
 
     /// Where files that are made in a folder are to lie: as was set of it, or else of the nearest folder above.
