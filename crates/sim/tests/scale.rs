@@ -130,3 +130,21 @@ fn a_plan_that_makes_no_sense_is_refused_with_the_range() {
     cold.heat.threshold = -1.0;
     assert!(matches!(simulate(&cold, &|| 0), Err(ScaleError::Heat(_))));
 }
+
+#[test]
+fn times_that_cannot_be_added_up_are_refused() {
+    let refused = |plan: ScalePlan| match simulate(&plan, &|| 0) {
+        Err(ScaleError::OutOfRange { name, given, .. }) => format!("{name} {given}"),
+        other => panic!("{other:?}"),
+    };
+    let most = Duration::from_secs(u64::MAX);
+    let dies = refused(ScalePlan { rack_dies: Some(most), ..small(Workload::Uniform) });
+    assert!(dies.contains("rack") && dies.contains(&u64::MAX.to_string()), "{dies}");
+    let (mut far, mut slow) = (small(Workload::Uniform), small(Workload::Uniform));
+    far.costs.wire = Duration::from_micros(u64::MAX);
+    slow.costs.durable = Duration::from_micros(u64::MAX);
+    assert!(refused(far).contains("network"));
+    assert!(refused(slow).contains("durable"));
+    let late = ScalePlan { rack_dies: Some(Duration::from_secs(2)), ..small(Workload::Uniform) };
+    assert!(simulate(&late, &|| 0).is_ok());
+}

@@ -140,6 +140,10 @@ impl From<DirectoryError> for ScaleError {
 
 /// Most words that all nodes together keep: four bytes each.
 const WORDS_MAX: u64 = 1 << 28;
+/// Latest second in which a rack dies.
+const SECONDS_MAX: u64 = 3600;
+/// Longest that one message, or one command, may take: the times of all that happens are added up.
+const COST_US_MAX: u64 = 60_000_000;
 
 impl ScalePlan {
     /// Checks every number.
@@ -149,6 +153,8 @@ impl ScalePlan {
     pub fn check(&self) -> Result<(), ScaleError> {
         let nodes = u64::from(self.nodes);
         let pages = u64::from(self.pages_per_node);
+        let dies_s = self.rack_dies.map_or(0, |at| at.as_secs());
+        let micros = |cost: Duration| u64::try_from(cost.as_micros()).unwrap_or(u64::MAX);
         let ranges = [
             ("the number of nodes", nodes, 2, NODES_MAX as u64),
             ("the number of racks", u64::from(self.racks), 1, nodes),
@@ -160,6 +166,9 @@ impl ScalePlan {
             ("objects for each node", u64::from(self.objects_per_node), 0, 1 << 16),
             ("bytes of an object", self.object_bytes, 1, OBJECT_BYTES_MAX),
             ("copies", u64::from(self.copies), 1, u64::from(COPIES_MAX)),
+            ("the second in which a rack dies", dies_s, 0, SECONDS_MAX),
+            ("microseconds of the network", micros(self.costs.wire), 0, COST_US_MAX),
+            ("microseconds of a durable command", micros(self.costs.durable), 0, COST_US_MAX),
         ];
         for (name, given, least, most) in ranges {
             if !(least..=most).contains(&given) {
