@@ -24,6 +24,33 @@ const STREAMS: usize = 4;
 /// Handles that are learned over devices: a home registers memory for each, and does so for at most 256 of a session.
 const LEARNED_BY_DEVICES_MAX: usize = 128;
 
+/// Connections that are looked through for those that have ended at the least: so few are no burden.
+const LOOKED_THROUGH_MIN: usize = 16;
+
+/// The connections that there are, by address.
+#[derive(Default)]
+struct Endpoints {
+    all: HashMap<String, Connected>,
+    /// How many there were when those that have ended were let go of.
+    left: usize,
+}
+
+impl Endpoints {
+    /// Adds a connection, unless another thread was quicker; the one that is used, and those that are to be dropped.
+    ///
+    /// Nobody asks at the address of a node that was started again elsewhere. Its sockets are let go of once there are twice as many
+    /// connections as before, so that each costs one look.
+    fn add(&mut self, address: &str, connected: Connected) -> (Connected, Vec<Connected>) {
+        let mut ended = Vec::new();
+        if self.all.len() >= LOOKED_THROUGH_MIN.max(2 * self.left) {
+            let has_ended = |known: &Connected| known.endpoint.tcp().has_ended();
+            ended.extend(self.all.extract_if(|_, known| has_ended(known)).map(|(_, known)| known));
+            self.left = self.all.len();
+        }
+        (self.all.entry(address.to_owned()).or_insert(connected).clone(), ended)
+    }
+}
+
 /// All connections of one client.
 pub struct Remotes {
     pool: PoolId,
@@ -32,7 +59,7 @@ pub struct Remotes {
     rdma: bool,
     /// The way in which first reads go, if it is not chosen for each.
     forced: Option<Way>,
-    endpoints: Mutex<HashMap<String, Connected>>,
+    endpoints: Mutex<Endpoints>,
     closer: Arc<Closer>,
     learned: Mutex<Learned<ObjectId, Known>>,
     pub tallies: Tallies,
@@ -101,7 +128,7 @@ impl Remotes {
     }
 
     fn connected(&self, address: &str) -> Result<Connected, PoolError> {
-        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+        let known = self.endpoints().all.get(address).cloned();
         if let Some(connected) = known {
             return Ok(connected);
         }
@@ -118,8 +145,14 @@ impl Remotes {
         let rdma = RdmaOptions { enabled: self.rdma, writes: false, ..RdmaOptions::default() };
         let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
         let connected = Connected { endpoint, guess_bytes: Arc::default() };
-        let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(all.entry(address.to_owned()).or_insert(connected).clone())
+        let (connected, ended) = self.endpoints().add(address, connected);
+        if !ended.is_empty() {
+            // What was learned over one of them would keep its sockets.
+            self.learned().retain(|known| !known.attached.endpoint.tcp().has_ended());
+        }
+        // The end of a connection may take its time: not under the lock.
+        drop(ended);
+        Ok(connected)
     }
 
     /// What a node has given over a connection.
@@ -130,7 +163,9 @@ impl Remotes {
 
     /// Drops a connection that failed, and the handles that were learned over it.
     pub fn forget(&self, address: &str) {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+        // As in `connected`: the lock is not held when what is removed ends.
+        let ended = self.endpoints().all.remove(address);
+        drop(ended);
         self.learned().retain(|known| known.attached.address != address);
     }
 
@@ -216,6 +251,10 @@ impl Remotes {
         self.tallies.counts()
     }
 
+    fn endpoints(&self) -> MutexGuard<'_, Endpoints> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn learned(&self) -> MutexGuard<'_, Learned<ObjectId, Known>> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,6 +334,58 @@ impl From<FabricError> for PoolError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hinterland_fabric::tcp::{Server, ServerOptions};
+    use hinterland_fabric::{Service, Slice};
+    use hinterland_proto::{PeerHello, Refusal, RemoteError};
+    use hinterland_types::{ByteRange, NodeId, Rights, SessionId};
+    use std::net::TcpListener;
+
+    /// A node that lets everybody in, and has nothing.
+    struct Empty;
+
+    impl Service for Empty {
+        fn opened(&self, _: &PeerHello) -> Result<SessionId, Refusal> {
+            Ok(SessionId(1))
+        }
+
+        fn closed(&self, _: SessionId) {}
+
+        fn resolve(&self, _: SessionId, _: Handle, _: ByteRange, _: Rights) -> Result<Slice, RemoteError> {
+            Ok(Slice::copied(&[]))
+        }
+
+        fn call(&self, _: SessionId, _: &[u8]) -> Result<Vec<u8>, RemoteError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn node(number: u64) -> (Server, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ServerOptions { node: NodeId(number), pool: PoolId(7), ..ServerOptions::default() };
+        let server = Server::start(listener, Arc::new(Empty), options).unwrap();
+        let address = server.address().to_string();
+        (server, address)
+    }
+
+    #[test]
+    fn connections_to_addresses_at_which_nobody_is_any_more_are_let_go_of() {
+        let remotes = Remotes::by(PoolId(7), None).unwrap();
+        let (_stays, address) = node(1);
+        let known = remotes.endpoint(&address).unwrap();
+        for object in 1..=3 * LOOKED_THROUGH_MIN as u64 {
+            // As a node that is started again and again, each time at another port.
+            let (_goes, address) = node(2);
+            let endpoint = remotes.endpoint(&address).unwrap();
+            let attached = remotes.attached(endpoint, Handle::default(), &address);
+            remotes.learn(ObjectId(object), &attached);
+        }
+        let count = remotes.endpoints().all.len();
+        assert!(count <= LOOKED_THROUGH_MIN, "{count} connections, of which one goes on");
+        let objects = 1..=3 * LOOKED_THROUGH_MIN as u64;
+        let learned = objects.filter(|object| remotes.known(ObjectId(*object)).is_some()).count();
+        assert!(learned <= LOOKED_THROUGH_MIN, "{learned} handles, each with its connection");
+        assert!(Arc::ptr_eq(&remotes.endpoint(&address).unwrap(), &known), "that one stays");
+    }
 
     #[test]
     fn a_key_that_is_not_there_is_told_with_the_variable_that_named_it() {
