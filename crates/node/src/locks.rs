@@ -529,10 +529,10 @@ impl Locks {
             self.links.push(core, home, Out::Ask(request, ask));
             return;
         }
-        let sent_ms = now_ms();
+        let sent_ms = believed_ms();
         let life = self.kept.life();
         let answer = self.ask_own_home(core, self.own, life, &ask);
-        self.wants().holder.answered(request, (self.own, life), (sent_ms, now_ms()), &answer);
+        self.wants().holder.answered(request, (self.own, life), (sent_ms, believed_ms()), &answer);
         self.renew_own(core);
     }
 
@@ -541,14 +541,15 @@ impl Locks {
         while self.links.take_own_changed() {
             let life = self.kept.life();
             let number = self.wants().holder.renewal(self.own);
-            let sent_ms = now_ms();
+            let sent_ms = believed_ms();
             let answer = self.ask_own_home(core, self.own, life, &LockAsk::Renew);
             let LockAnswer::Claims(claims) = answer else { return };
-            let asks = self.wants().holder.renewed((self.own, life), number, (sent_ms, now_ms()), &claims);
+            let heard = (sent_ms, believed_ms());
+            let asks = self.wants().holder.renewed((self.own, life), number, heard, &claims);
             self.changed.notify_all();
             for (request, ask) in asks {
                 let answer = self.ask_own_home(core, self.own, life, &ask);
-                self.wants().holder.answered(request, (self.own, life), (sent_ms, now_ms()), &answer);
+                self.wants().holder.answered(request, (self.own, life), (sent_ms, believed_ms()), &answer);
             }
         }
         self.changed.notify_all();
@@ -686,9 +687,15 @@ pub const fn mode(mode: hinterland_proto::control::LockMode) -> LockMode {
     }
 }
 
-/// Milliseconds of this host's monotonic clock.
+/// Milliseconds by which this node, as a lock home, waits for those who hold locks: while it is suspended it hears of nobody, so those
+/// are not counted.
 fn now_ms() -> u64 {
     clock::monotonic_ns() / 1_000_000
+}
+
+/// Milliseconds by which a lock is believed here: a lock home elsewhere gives it to others while this machine is suspended.
+fn believed_ms() -> u64 {
+    clock::boot_ms()
 }
 
 fn refused(refusal: LockRefusal, address: GlobalAddress, wait_ms: u32) -> Refused {

@@ -106,18 +106,18 @@ impl Pace {
 
     /// How long until it is due.
     fn left(&self) -> Duration {
-        Duration::from_millis(self.due_ms.saturating_sub(clock::monotonic_ns() / 1_000_000))
+        Duration::from_millis(self.due_ms.saturating_sub(clock::boot_ms()))
     }
 }
 
-/// Until when the directory keeps this node's place, by the own clock.
+/// Until when the directory keeps this node's place, by the own clock, which goes on while the machine is suspended.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseClock(Arc<AtomicU64>);
 
 impl LeaseClock {
     /// Whether it does now.
     pub fn is_held(&self) -> bool {
-        clock::monotonic_ns() / 1_000_000 < self.0.load(Ordering::Acquire)
+        clock::boot_ms() < self.0.load(Ordering::Acquire)
     }
 
     /// The directory has renewed it, asked at `sent_ms`. An eighth is left to clocks that run at different speeds.
@@ -154,7 +154,7 @@ impl Membership {
         holdings: &Holdings,
     ) -> Result<Joined, Refused> {
         let (lease_ms, mut pace) = loop {
-            let sent_ms = clock::monotonic_ns() / 1_000_000;
+            let sent_ms = clock::boot_ms();
             let command = Command::Join {
                 node: self.node,
                 rack: self.rack.clone(),
@@ -190,7 +190,7 @@ impl Membership {
         puts: &Puts,
         repairs: &Repairs,
     ) -> Result<u64, Refused> {
-        let sent_ms = clock::monotonic_ns() / 1_000_000;
+        let sent_ms = clock::boot_ms();
         let command = Command::Heartbeat {
             node: self.node,
             incarnation: self.incarnation.get(),
@@ -355,7 +355,7 @@ impl Membership {
 
     /// Keeps the lease while there are no heartbeats yet.
     fn renew(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
-        let sent_ms = clock::monotonic_ns() / 1_000_000;
+        let sent_ms = clock::boot_ms();
         let (node, incarnation) = (self.node, self.incarnation.get());
         let command = Command::Heartbeat { node, incarnation, used_bytes: holdings.used_bytes() };
         if let Reply::Beat { lease_ms, .. } = directory.apply(&command)? {
@@ -367,7 +367,7 @@ impl Membership {
     /// Keeps the lease while the node does, one after the other, what the directory asks for: a thousand objects of which it lets go may take
     /// longer than a lease, which would end everything that its sessions write.
     fn keep_pace(&self, pace: &mut Pace, directory: &DirectoryLink, holdings: &Holdings) {
-        let now_ms = clock::monotonic_ns() / 1_000_000;
+        let now_ms = clock::boot_ms();
         if now_ms < pace.due_ms {
             return;
         }

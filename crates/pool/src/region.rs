@@ -16,7 +16,7 @@ use crate::session::unexpected;
 use crate::slots::{Slot, Slots};
 use crate::{Pool, PoolError};
 use hinterland_fabric::{Destination, Endpoint, FabricError, Source};
-use hinterland_os::clock::monotonic_ns;
+use hinterland_os::clock::boot_ns;
 use hinterland_os::{MapOptions, MemoryFile, SharedSlice};
 use hinterland_proto::ErrorCode;
 use hinterland_proto::control::{Home, ObjectInfo, Opened, PagesOpened, Reply, Request};
@@ -345,7 +345,7 @@ impl RegionPages {
         fence(Ordering::SeqCst);
         let pages = self.bytes.div_ceil(PAGE_BYTES).max(1);
         let until_ns = self.words.load_u64(copies_until_at(pages)).unwrap_or(0);
-        monotonic_ns() < until_ns
+        boot_ns() < until_ns
     }
 
     /// Runs `access` on the node's part if the range lies in one page and that is there; else nothing happens.

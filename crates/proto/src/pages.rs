@@ -15,8 +15,8 @@
 //! | 24..32 | zero |
 //! | 32..64 | low half of the epoch under which the page came to its home |
 //!
-//! A word of zero says nothing: ask the node. Behind the words, at the next multiple of 4096 bytes, stands until when copies of
-//! this region may be read, in nanoseconds of the host's monotonic clock ([`copies_until_at`]). A reader looks at the clock after it
+//! A word of zero says nothing: ask the node. Behind the words, 8 bytes after the next multiple of 4096 bytes, stands until when copies of
+//! this region may be read, in nanoseconds of `CLOCK_BOOTTIME` ([`copies_until_at`]). A reader looks at the clock after it
 //! has read, while its slot names the page: what it read later than that does not count. A *slot* (1024 bytes, [`SLOTS`] of them in a file of the session) belongs to one
 //! thread of a program:
 //!
@@ -45,15 +45,20 @@ pub const SAMPLE_COUNT_AT: usize = 64;
 pub const SAMPLES_AT: usize = 80;
 /// Samples that a slot keeps.
 pub const SAMPLES: u64 = ((SLOT_BYTES - SAMPLES_AT) / 8) as u64;
-/// Where it stands, in a file of words, until when copies may be read.
+/// Where it stands, in a file of words, until when copies may be read. The 8 bytes before it stay zero: programs that were linked with an
+/// earlier library compare them with a clock that stands still while the machine is suspended.
 pub const fn copies_until_at(pages: u64) -> usize {
+    copies_end(pages) + 8
+}
+
+const fn copies_end(pages: u64) -> usize {
     // A region has at most 2^25 pages: 64-bit only.
     (pages as usize * 8).next_multiple_of(4096)
 }
 
 /// Bytes of the file of words of a region.
 pub const fn words_bytes(pages: u64) -> usize {
-    copies_until_at(pages) + 4096
+    copies_end(pages) + 4096
 }
 
 /// Homes that words can name.

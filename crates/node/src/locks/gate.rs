@@ -1,6 +1,6 @@
 //! This node as a home of pages: an access under a lock passes only under a fence that counts.
 
-use super::{Locks, now_ms};
+use super::{Locks, believed_ms};
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use hinterland_directory::locks::{Fence, Fences, Gate, LockAnswer, LockAsk, LockRefusal};
@@ -83,7 +83,7 @@ impl Locks {
         for _ in 0..ASKS_MAX {
             let term = self.wants().holder.term(place.home);
             let mut state = self.gates.lock();
-            let number = match state.fences.gate(now_ms(), place.home, address, fence, term) {
+            let number = match state.fences.gate(believed_ms(), place.home, address, fence, term) {
                 Gate::Open => {
                     if is_fresh {
                         // One that was let through before the lease was over, and slept, must not come after this.
@@ -101,7 +101,7 @@ impl Locks {
             };
             drop(state);
             is_fresh = true;
-            let sent_ms = now_ms();
+            let sent_ms = believed_ms();
             let ask = LockAsk::Check { address, fence };
             let asked = self.ask_home(core, place.home, &ask);
             let Ok((life, answer)) = asked else {
@@ -109,7 +109,7 @@ impl Locks {
                 return Err(asked.err().unwrap_or_else(|| lost(address)));
             };
             let mut wants = self.wants();
-            let is_heard = wants.holder.heard(place.home, life, sent_ms, now_ms());
+            let is_heard = wants.holder.heard(place.home, life, sent_ms, believed_ms());
             let term = wants.holder.term(place.home).map_or(0, |(term, _)| term);
             drop(wants);
             let mut state = self.gates.lock();

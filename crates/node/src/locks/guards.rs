@@ -4,7 +4,7 @@
 //! What a program may believe ends at a moment of the host's clock that this node has told it. Behind that moment, a barrier on all
 //! processors and a look at the slots show that no thread stores any more; see the decision on locked regions.
 
-use super::{Locks, Wish, now_ms};
+use super::{Locks, Wish, believed_ms, now_ms};
 use crate::core::Core;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
@@ -35,9 +35,9 @@ struct Held {
     fence: u64,
     pid: u32,
     process: Option<Arc<ProcessHandle>>,
-    /// Until when the program was told at the latest that it counts.
+    /// Until when the program was told at the latest that it counts, by the clock for what is believed.
     told_ms: u64,
-    /// When the program was last heard of.
+    /// When the program was last heard of, by the clock that stands still for the program, too, while the machine is suspended.
     kept_ms: u64,
     stage: Stage,
     /// It was said that its program was stopped in the middle of a store.
@@ -120,8 +120,7 @@ impl Locks {
             self.unlock(core, wish.session, wish.address, true)?;
             return Err(refused);
         }
-        let now_ms = now_ms();
-        let until_ms = until_ms.min(now_ms + self.lease_ms);
+        let until_ms = until_ms.min(believed_ms() + self.lease_ms);
         // A process number fits the kernel's own type.
         let process = (wish.pid > 0).then(|| ProcessHandle::open(wish.pid as i32).ok()).flatten();
         let held = Held {
@@ -131,7 +130,7 @@ impl Locks {
             pid: wish.pid,
             process: process.map(Arc::new),
             told_ms: until_ms,
-            kept_ms: now_ms,
+            kept_ms: now_ms(),
             stage: Stage::Held,
             is_said: false,
         };
@@ -164,7 +163,7 @@ impl Locks {
             if held.stage != Stage::Held || (held.fence != fence && held.mode == LockMode::Write) {
                 return None;
             }
-            let until_ms = until_ms.min(now_ms + self.lease_ms);
+            let until_ms = until_ms.min(believed_ms() + self.lease_ms);
             held.kept_ms = now_ms;
             held.told_ms = held.told_ms.max(until_ms);
             Some(until_ms)
@@ -207,7 +206,7 @@ impl Locks {
         for ((address, session), held) in due {
             if !is_out(core, address, &held) {
                 waits = true;
-                if !held.is_said && held.told_ms + self.lease_ms < now_ms {
+                if !held.is_said && held.told_ms + self.lease_ms < believed_ms() {
                     tracing::warn!("{}", stopped_in_a_store(address, held.pid));
                     self.guards.lock().entry((address, session)).and_modify(|held| held.is_said = true);
                 }
@@ -237,7 +236,7 @@ fn is_out(core: &Core, address: GlobalAddress, held: &Held) -> bool {
     if held.process.as_ref().is_some_and(|process| process.has_ended(Duration::ZERO).unwrap_or(false)) {
         return true;
     }
-    if now_ms() <= held.told_ms {
+    if believed_ms() <= held.told_ms {
         return false;
     }
     // A reader looks at the clock behind its loads.

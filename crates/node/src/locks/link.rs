@@ -1,6 +1,6 @@
 //! The way to another node that keeps locks or pages: a thread while something is wanted of it.
 
-use super::{Locks, now_ms};
+use super::{Locks, believed_ms, now_ms};
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use hinterland_directory::locks::{LockAnswer, LockAsk, LockRequest};
@@ -244,11 +244,11 @@ impl Locks {
     }
 
     fn send_out(&self, core: &Core, node: NodeId, out: Out) -> Result<(), Refused> {
-        let sent_ms = now_ms();
+        let sent_ms = believed_ms();
         match out {
             Out::Ask(request, ask) => {
                 let (life, answer) = self.ask_home(core, node, &ask)?;
-                self.wants().holder.answered(request, (node, life), (sent_ms, now_ms()), &answer);
+                self.wants().holder.answered(request, (node, life), (sent_ms, believed_ms()), &answer);
                 self.changed.notify_all();
             }
             // Whoever does not hear it asks by itself.
@@ -267,10 +267,10 @@ impl Locks {
     /// old to count.
     fn renew(&self, core: &Core, node: NodeId) -> Result<bool, Refused> {
         let number = self.wants().holder.renewal(node);
-        let sent_ms = now_ms();
+        let sent_ms = believed_ms();
         let (life, answer) = self.ask_home(core, node, &LockAsk::Renew)?;
         let LockAnswer::Claims(claims) = answer else { return Ok(false) };
-        let now = now_ms();
+        let now = believed_ms();
         let asks = {
             let holder = &mut self.wants().holder;
             if !holder.heard(node, life, sent_ms, now) {

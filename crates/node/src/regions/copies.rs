@@ -12,7 +12,7 @@ use crate::regions::arriving::{Granted, bring_page};
 use crate::regions::sharing::LEASE;
 use crate::regions::{Region, Regions};
 use hinterland_directory::{Command, Reply};
-use hinterland_os::clock::monotonic_ns;
+use hinterland_os::clock::boot_ns;
 use hinterland_proto::control::{Home, PeerReply, PeerRequest};
 use hinterland_types::NodeId;
 use hinterland_types::limits::PAGE_BYTES;
@@ -192,7 +192,7 @@ impl Regions {
         home: &Home,
         holding: &Holding,
     ) -> Result<(), Refused> {
-        let asked_ns = monotonic_ns();
+        let asked_ns = boot_ns();
         let address = core.membership.address.clone();
         let request = PeerRequest::PageShare { object: region.object, index, address };
         let PeerReply::PageShared { handle, crc, term } = core.peers.call(&home.address, &request)? else {
@@ -308,7 +308,7 @@ impl Regions {
 
     /// Tells homes that their copies are still read, and drops those that do not count any more. Called every now and then.
     pub fn tend_copies(&self, core: &Core) {
-        let now_ns = monotonic_ns();
+        let now_ns = boot_ns();
         // Relaxed: only one thread does this.
         if now_ns < self.sources.kept_ns.load(Ordering::Relaxed) + KEEP_EVERY_NS
             || self.sources.lock().is_empty()
@@ -328,7 +328,7 @@ impl Regions {
                 });
                 continue;
             }
-            let asked_ns = monotonic_ns();
+            let asked_ns = boot_ns();
             let kept = core.peers.call_within(
                 &source.address,
                 &PeerRequest::PageKeep { term: source.term },
@@ -344,7 +344,7 @@ impl Regions {
                 }
                 Err(refused) => {
                     tracing::debug!(%refused, "copies of pages of {home} are not kept");
-                    if refused.code == errno::ENOENT || monotonic_ns() > source.until_ns {
+                    if refused.code == errno::ENOENT || boot_ns() > source.until_ns {
                         self.drop_copies_of(core, home);
                     }
                 }

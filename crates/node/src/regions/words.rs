@@ -42,7 +42,7 @@ impl Words {
         self.store(index as usize * 8, word.0);
     }
 
-    /// Says until when copies of its pages may be read, in nanoseconds of the monotonic clock.
+    /// Says until when copies of its pages may be read, in nanoseconds of the clock that goes on while the machine is suspended.
     pub fn set_copies_until(&self, pages: u32, until_ns: u64) {
         // There is room for it behind the words.
         self.store(copies_until_at(u64::from(pages)), until_ns);

@@ -4,7 +4,7 @@ use super::lane::Lane;
 use crate::address::Entry;
 use crate::region::{RegionPages, Under};
 use crate::{Pool, PoolError};
-use hinterland_os::clock::monotonic_ns;
+use hinterland_os::clock::boot_ms;
 use hinterland_types::{ByteRange, GlobalAddress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,7 +77,7 @@ impl Held {
     /// Whether the guard is believed at this moment.
     pub fn is_believed(&self) -> bool {
         // Relaxed: a moment, which nothing is ordered by; an old one is earlier.
-        monotonic_ns() / 1_000_000 < self.until_ms.load(Ordering::Relaxed)
+        boot_ms() < self.until_ms.load(Ordering::Relaxed)
     }
 
     /// The node says that it counts for longer.

@@ -642,7 +642,7 @@ pub enum Reply {
     Locked {
         /// Goes with every access under the lock.
         fence: u64,
-        /// It counts until this moment of the host's monotonic clock, in milliseconds; `LockState` says when that moves on.
+        /// It counts until this moment of `CLOCK_BOOTTIME`, in milliseconds; `LockState` says when that moves on.
         until_ms: u64,
     },
     /// It stands in the queue.
@@ -651,7 +651,7 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// See [`Request::KeepLocks`].
     LocksKept {
-        /// Until when each counts, in milliseconds of `CLOCK_MONOTONIC`; none if it is lost, `LockState` says why.
+        /// Until when each counts, in milliseconds of `CLOCK_BOOTTIME`; none if it is lost, `LockState` says why.
         until_ms: Vec<Option<u64>>,
         /// How long a lease is, in milliseconds.
         lease_ms: u64,
