@@ -2,10 +2,12 @@
 
 import errno
 import os
+import shutil
 import signal
 
 import pytest
 from faults import MEBIBYTE, members_up, wait_until
+from test_belonging import start_adopting
 from test_mount_writing import Mount, code_of, names, pytestmark  # noqa: F401
 
 
@@ -56,3 +58,33 @@ def test_a_file_whose_node_was_silent_for_too_long_is_lost_and_says_so(two_mount
     assert names(two_racks[1]) == []
     (mounted / "file").write_bytes(b"anew")
     assert (two_mounts[1] / "file").read_bytes() == b"anew"
+
+
+def test_files_of_before_a_directory_was_lost_come_back_under_their_names(start_node, folder, make_file):
+    # The first is full, so that what is written there goes to the other.
+    a = start_node("a", options=["--capacity", "4M"])
+    b = start_node("b", join=a.address, options=["--capacity", "64M"])
+    a.run("put", make_file("full", 4 * MEBIBYTE), "--name", "full", "--rack", "a")
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    wait_until(lambda: members_up(a) == [True, True])
+    written = {"there": b"t" * 5 * MEBIBYTE, "folder/here": b"h" * 100_000}
+    for node, name in ((a, "there"), (b, "folder/here")):
+        mounted = Mount(node, folder)
+        try:
+            (mounted / name).parent.mkdir(exist_ok=True)
+            # The second in place of the first.
+            for version in (b"before", written[name]):
+                (mounted / name).write_bytes(version)
+        finally:
+            mounted.stop()
+    a.stop()
+    b.stop()
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    for node in (a, b):
+        start_adopting(node)
+    assert names(a) == sorted(["full", *written])
+    for name, content in written.items():
+        a.run("get", name, folder / "read")
+        assert (folder / "read").read_bytes() == content

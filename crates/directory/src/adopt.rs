@@ -11,6 +11,7 @@ use crate::reply::{NotAdopted, Reply};
 use crate::{ContentDigest, FOUND_MAX, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{DRAFTS_FOLDER, Epoch, NodeId, ObjectId, ObjectName};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Numbers from here on are not believed of what was not given: no directory comes so far, half of those that inodes leave to objects
@@ -81,11 +82,18 @@ impl Draft<'_> {
             if self.is_ungiven(found.object, found.epoch) {
                 self.doubt(found.object, found.epoch);
             }
+        }
+        // Of two that had one name, the one that was put last has it.
+        let mut newest: Vec<&Found> = found.iter().collect();
+        newest.sort_by_key(|found| Reverse(found.object));
+        for found in newest {
             match self.adopt_one(node, found, &mut room) {
                 Ok(name) => taken.push((found.object, name)),
                 Err(why) => refused.push((found.object, why)),
             }
         }
+        taken.reverse();
+        refused.reverse();
         Ok(Reply::Adopted { taken, refused })
     }
 

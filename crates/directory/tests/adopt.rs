@@ -241,6 +241,25 @@ fn an_object_whose_name_is_taken_comes_back_beside_it() {
 }
 
 #[test]
+fn of_two_that_one_node_has_of_one_name_the_last_that_was_put_has_it() {
+    let mut world = World::new();
+    let found = |number: u64| {
+        let digest = Some(ContentDigest([number as u8; 32]));
+        Found { object: ObjectId(number), epoch: Epoch(number), name: name(2), bytes: MIB, digest }
+    };
+    let command = Command::Adopt {
+        node: NodeId(1),
+        incarnation: world.incarnation,
+        found: vec![found(1007), found(1009)],
+    };
+    let answer = world.ask(&command).unwrap();
+    let Reply::Adopted { taken, refused } = answer else { panic!("{answer:?}") };
+    assert!(refused.is_empty(), "{refused:?}");
+    let beside = ObjectName::parse("recovered/1007").unwrap();
+    assert_eq!(taken, vec![(ObjectId(1007), beside), (ObjectId(1009), name(2))]);
+}
+
+#[test]
 fn regions_and_numbers_that_were_given_twice_are_refused_by_name() {
     let mut world = World::new();
     let old = world.store.clone();

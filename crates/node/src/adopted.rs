@@ -23,19 +23,19 @@ impl Adopted {
     pub fn took(&mut self, holding: &Holding, name: &ObjectName) {
         tracing::info!(object = holding.object.0, "adopted {name}");
         self.taken.add(name, holding.bytes());
-        self.renamed += u64::from(*name != holding.name);
+        self.renamed += u64::from(name != holding.name());
     }
 
     /// One could not be taken in, and is let go of: it was saved there, or has copies enough elsewhere.
     pub fn left(&mut self, holding: &Holding, why: NotAdopted, saved: Option<&Path>) {
         let place = saved.map_or_else(|| "dropped".to_owned(), |path| format!("saved {}", path.display()));
-        tracing::info!(object = holding.object.0, "{place} of {}: {why}", holding.name);
+        tracing::info!(object = holding.object.0, "{place} of {}: {why}", holding.name());
         let known = self.left.iter().position(|(reason, _)| *reason == why);
         let place = known.unwrap_or_else(|| {
             self.left.push((why, Sum::default()));
             self.left.len() - 1
         });
-        self.left[place].1.add(&holding.name, holding.bytes());
+        self.left[place].1.add(holding.name(), holding.bytes());
     }
 
     /// A line for what was taken in, and one for each reason why something was not; `rescued` is the folder of what was saved.

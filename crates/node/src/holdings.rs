@@ -107,8 +107,10 @@ enum State {
 pub struct Holding {
     /// Identifier.
     pub object: ObjectId,
-    /// Name.
-    pub name: ObjectName,
+    /// The name under which its put began.
+    name: ObjectName,
+    /// The one that it got when it was sealed, if that is another.
+    sealed_as: OnceLock<ObjectName>,
     epoch: AtomicU64,
     bytes: AtomicU64,
     state: Mutex<State>,
@@ -192,6 +194,11 @@ impl Holding {
     /// Size in bytes; while it is being written, the room that it has.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
+    }
+
+    /// What it was called when it was last written here.
+    pub fn name(&self) -> &ObjectName {
+        self.sealed_as.get().unwrap_or(&self.name)
     }
 
     /// The epoch under which this copy was placed here.
@@ -438,6 +445,19 @@ impl Holdings {
     /// # Errors
     /// [`HoldingError`], [`HoldingError::Lent`] and [`HoldingError::Written`] among them; the object stays as it was.
     pub fn seal(&self, object: ObjectId, bytes: u64) -> Result<[u8; 32], HoldingError> {
+        self.seal_as(object, bytes, None)
+    }
+
+    /// As [`seal`](Self::seal), under a name that may be another than the one under which the put began: it stands in the header.
+    ///
+    /// # Errors
+    /// As [`seal`](Self::seal).
+    pub fn seal_as(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        name: Option<&ObjectName>,
+    ) -> Result<[u8; 32], HoldingError> {
         let holding = self.find(object)?;
         let is_lent = holding.is_lent.lock().unwrap_or_else(PoisonError::into_inner);
         if holding.is_sealed() && holding.bytes() == bytes {
@@ -458,7 +478,7 @@ impl Holdings {
         let header = ObjectHeader {
             object,
             epoch: holding.epoch(),
-            name: holding.name.clone(),
+            name: name.unwrap_or_else(|| holding.name()).clone(),
             bytes,
             content: HeaderContent::Sealed { blocks: blocks.clone() },
         };
@@ -467,6 +487,10 @@ impl Holdings {
             // Who removes it from here on removes the header behind this.
             self.find(object)?;
             self.write_header(&header)?;
+        }
+        if let Some(name) = name {
+            // A seal that failed before has perhaps set it already, for the same put.
+            let _ = holding.sealed_as.set(name.clone());
         }
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         {
@@ -642,6 +666,7 @@ impl Holdings {
         let holding = Arc::new(Holding {
             object,
             name,
+            sealed_as: OnceLock::new(),
             epoch: AtomicU64::new(epoch.0),
             bytes: AtomicU64::new(bytes),
             state: Mutex::new(state),
@@ -781,6 +806,7 @@ impl Holdings {
         Ok(Holding {
             object: header.object,
             name: header.name,
+            sealed_as: OnceLock::new(),
             epoch: AtomicU64::new(header.epoch.0),
             bytes: AtomicU64::new(header.bytes),
             state: Mutex::new(state),

@@ -440,7 +440,7 @@ fn found(holding: &Holding) -> Found {
     Found {
         object: holding.object,
         epoch: holding.epoch(),
-        name: holding.name.clone(),
+        name: holding.name().clone(),
         bytes: holding.bytes(),
         digest: sealed_digest(holding),
     }
@@ -449,7 +449,7 @@ fn found(holding: &Holding) -> Found {
 /// What is said where the directory's store is older than objects.
 fn knows_less(holdings: &Holdings, objects: &[ObjectId]) -> Refused {
     let first = objects.first().and_then(|object| holdings.find(*object).ok());
-    let first = first.map_or_else(String::new, |holding| format!(", such as {}", holding.name));
+    let first = first.map_or_else(String::new, |holding| format!(", such as {}", holding.name()));
     let text = format!(
         "the directory's store is older than this node's objects: it does not know {} of them{first}; nothing was deleted (hint: put the newest store back, or start this node and then all others with --adopt, which puts them into the directory again)",
         objects.len()

@@ -50,6 +50,11 @@ impl PeerSession {
                 fault_point::reach("home-sealed");
                 Ok(PeerReply::Sealed { digest })
             }
+            PeerRequest::HomeSealAs { object, bytes, name } => {
+                let digest = core.holdings.seal_as(object, bytes, Some(&name))?;
+                fault_point::reach("home-sealed");
+                Ok(PeerReply::Sealed { digest })
+            }
             PeerRequest::HomeDrop { object } => Ok(drop_home(core, object, None)),
             PeerRequest::HomeDistrust { object, epoch } => Ok(drop_home(core, object, Some(epoch))),
             PeerRequest::HomeMend { object } => mend::mend_own(core, object),

@@ -374,7 +374,8 @@ const fn bytes_gone_through(request: &PeerRequest) -> u64 {
         PeerRequest::HomeCreate { bytes: Some(bytes), .. }
         | PeerRequest::HomeGrow { bytes, .. }
         | PeerRequest::HomeRegion { bytes, .. }
-        | PeerRequest::HomeSeal { bytes, .. } => *bytes,
+        | PeerRequest::HomeSeal { bytes, .. }
+        | PeerRequest::HomeSealAs { bytes, .. } => *bytes,
         _ => 0,
     }
 }

@@ -222,7 +222,7 @@ impl Puts {
         if let Some(name) = &name {
             running.name.clone_from(name);
         }
-        let result = self.seal_homes(&running, object, bytes, digest).and_then(|()| {
+        let result = self.seal_homes(&running, (object, bytes), digest, name.as_ref()).and_then(|()| {
             fault_point::reach("put-homes-sealed");
             let homes = running.homes.iter().map(|home| home.node).collect();
             let (size, digest) = (bytes, ContentDigest(digest));
@@ -364,15 +364,15 @@ impl Puts {
     fn seal_homes(
         &self,
         running: &Running,
-        object: ObjectId,
-        bytes: u64,
+        (object, bytes): (ObjectId, u64),
         expected: [u8; 32],
+        name: Option<&ObjectName>,
     ) -> Result<(), Refused> {
         for home in &running.homes {
             let found = if home.node == self.own {
-                self.holdings.seal(object, bytes)?
+                self.holdings.seal_as(object, bytes, name)?
             } else {
-                match self.ask_home(home, &PeerRequest::HomeSeal { object, bytes })? {
+                match self.seal_home(home, object, bytes, name)? {
                     PeerReply::Sealed { digest } => digest,
                     _ => return Err(confused()),
                 }
@@ -386,6 +386,24 @@ impl Puts {
             }
         }
         Ok(())
+    }
+
+    /// Has another home seal its copy, under a name that may be another than the one under which the put began.
+    fn seal_home(
+        &self,
+        home: &HomeInfo,
+        object: ObjectId,
+        bytes: u64,
+        name: Option<&ObjectName>,
+    ) -> Result<PeerReply, Refused> {
+        if let Some(name) = name.cloned() {
+            match self.ask_home(home, &PeerRequest::HomeSealAs { object, bytes, name }) {
+                // One of an earlier release does not know the question: its header keeps the name of before.
+                Err(refused) if matches!(refused.code, errno::EINVAL | errno::EIO) => {}
+                answer => return answer,
+            }
+        }
+        self.ask_home(home, &PeerRequest::HomeSeal { object, bytes })
     }
 
     fn find(&self, object: ObjectId) -> Result<Running, Refused> {

@@ -104,7 +104,7 @@ impl Regions {
         self.joined.store(true, Ordering::Release);
         for holding in core.holdings.all().into_iter().filter(|holding| holding.is_region()) {
             if let Err(refused) = self.get(core, holding.object) {
-                tracing::warn!(%refused, "the pages of {} are found out about when they are used", holding.name);
+                tracing::warn!(%refused, "the pages of {} are found out about when they are used", holding.name());
             }
         }
     }

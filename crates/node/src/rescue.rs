@@ -36,7 +36,7 @@ pub fn rescue(holding: &Holding, state: &Path) -> Result<PathBuf, Refused> {
             let _ = fs::remove_file(&partial);
             let text = format!(
                 "{}, which the directory does not know, cannot be saved in {}: {error}; it was not deleted (hint: make room there, or let the folder be a link to where there is room)",
-                holding.name,
+                holding.name(),
                 path.display()
             );
             Refused::new(errno::EIO, text)
@@ -47,7 +47,7 @@ pub fn rescue(holding: &Holding, state: &Path) -> Result<PathBuf, Refused> {
 
 /// The object's number, so that no two are the same, and its name, for people.
 fn file_name(holding: &Holding) -> String {
-    let name: String = holding.name.as_str().chars().map(|c| if c == '/' { '_' } else { c }).collect();
+    let name: String = holding.name().as_str().chars().map(|c| if c == '/' { '_' } else { c }).collect();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     format!("{}-{}.bytes", holding.object.0, &name[..end])
 }

@@ -227,10 +227,10 @@ impl Session {
         match self.check(handle, range.offset(), range.bytes(), Rights::READ)? {
             Resource::Held(holding) if !holding.is_sealed() => Err(Refused::new(
                 errno::EINVAL,
-                format!("{} is not sealed: it has no checksums", holding.name),
+                format!("{} is not sealed: it has no checksums", holding.name()),
             )),
             Resource::Held(holding) if range.offset() != 0 || range.bytes() != holding.bytes() => {
-                let text = format!("the handle is for a part of {} (hint: open all of it)", holding.name);
+                let text = format!("the handle is for a part of {} (hint: open all of it)", holding.name());
                 Err(Refused::new(errno::EACCES, text))
             }
             Resource::Held(holding) => Ok(peer_service::checksums_from(&holding, first)),
@@ -786,7 +786,7 @@ impl Session {
             && needed.allows(Rights::WRITE)
             && holding.is_sealed()
         {
-            return Err(Refused::new(errno::EACCES, format!("{} is sealed", holding.name)));
+            return Err(Refused::new(errno::EACCES, format!("{} is sealed", holding.name())));
         }
         Ok(resource)
     }

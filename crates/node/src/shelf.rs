@@ -79,7 +79,7 @@ impl NodeShelf {
         match self.shelf.put(holding.object.0, holding.bytes(), read) {
             Ok(()) | Err(ShelfError::Exists) => {}
             Err(error) => {
-                tracing::warn!(object = %holding.name, %error, "other hosts of the rack read it over the network");
+                tracing::warn!(object = %holding.name(), %error, "other hosts of the rack read it over the network");
             }
         }
         // Who let go of it meanwhile did not find it here.

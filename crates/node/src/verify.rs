@@ -256,7 +256,7 @@ fn verify_home(core: &Core, info: &ObjectInfo, home: &Home) -> Result<u64, Refus
 pub fn verify_own(core: &Core, object: ObjectId, expected: Option<[u8; 32]>) -> Result<PeerReply, Refused> {
     let holding = core.holdings.find(object)?;
     if !holding.is_sealed() {
-        return Err(Refused::new(errno::EINVAL, format!("{} is no sealed object", holding.name)));
+        return Err(Refused::new(errno::EINVAL, format!("{} is no sealed object", holding.name())));
     }
     let kept = holding.blocks();
     if expected.is_some_and(|expected| digest(holding.bytes(), &kept) != expected) {

@@ -56,6 +56,23 @@ fn a_sealed_object_is_there_after_a_restart_and_half_a_put_is_not() {
 }
 
 #[test]
+fn an_object_that_was_sealed_under_another_name_has_it_after_a_restart() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    let published = ObjectName::parse("folder/file").unwrap();
+    for object in [ObjectId(1), ObjectId(2)] {
+        holdings.create(object, Epoch(5), name(), MIB, [0; 16]).unwrap();
+    }
+    holdings.seal_as(ObjectId(1), MIB, Some(&published)).unwrap();
+    holdings.seal_as(ObjectId(2), MIB, None).unwrap();
+    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), &published);
+    drop(holdings);
+    let (holdings, _) = folders.open(100 * MIB);
+    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), &published);
+    assert_eq!(holdings.find(ObjectId(2)).unwrap().name(), &name());
+}
+
+#[test]
 fn a_region_of_before_the_machine_was_started_anew_is_gone_and_a_sealed_object_is_not() {
     let folders = Folders::new();
     let (holdings, _) = folders.open(100 * MIB);

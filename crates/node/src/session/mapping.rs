@@ -82,8 +82,8 @@ impl Session {
         };
         let (what, bytes) = match &resource {
             // It may grow.
-            Resource::Held(holding) if holding.is_writing() => (holding.name.to_string(), OBJECT_BYTES_MAX),
-            Resource::Held(holding) => (holding.name.to_string(), holding.bytes()),
+            Resource::Held(holding) if holding.is_writing() => (holding.name().to_string(), OBJECT_BYTES_MAX),
+            Resource::Held(holding) => (holding.name().to_string(), holding.bytes()),
             Resource::Remote(info) => (info.name.to_string(), info.bytes),
             Resource::Region(region) => (format!("region {}", region.name), region.bytes),
             Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => return Err(not_an_object()),

@@ -218,6 +218,15 @@ pub enum PeerRequest {
         /// Object.
         object: ObjectId,
     },
+    /// As [`HomeSeal`](Self::HomeSeal), under a name that may be another than the one of [`HomeCreate`](Self::HomeCreate) → `Sealed`.
+    HomeSealAs {
+        /// Object.
+        object: ObjectId,
+        /// Size.
+        bytes: u64,
+        /// Name, kept beside the bytes.
+        name: ObjectName,
+    },
 }
 
 /// What a node answers to another.
