@@ -460,3 +460,20 @@ def test_who_keeps_values_at_a_stopped_node_waits_for_it_once_and_not_at_each_ca
 
     wait_until(is_back, SECONDS)
     store.close()
+
+
+def test_who_frees_does_not_wait_with_who_allocates_for_a_silent_directory(start_node):
+    a = start_node("a", options=["--capacity", "64M"])
+    b = start_node("b", join=a.address, options=["--capacity", "64M"])
+    hinterland = pytest.importorskip("hinterland")
+    with hinterland.Pool(str(b.socket)) as one, hinterland.Pool(str(b.socket)) as other:
+        with stopped(a), concurrent.futures.ThreadPoolExecutor() as executor:
+            # The first makes the region, which the directory has to say yes to.
+            asked = executor.submit(one.alloc, 4096)
+            for _ in range(20):
+                time.sleep(0.05)
+                with pytest.raises(Exception, match="nothing was allocated"):
+                    other.free(1 << 40)
+                assert not asked.done()
+            a.process.send_signal(signal.SIGCONT)
+            one.free(asked.result(SECONDS))

@@ -56,29 +56,14 @@ fn name_of(node: NodeId) -> Result<ObjectName, Refused> {
 pub struct Segment {
     bytes: u64,
     books: Mutex<Books>,
+    /// Held while the directory is asked about the region: the books are free meanwhile, for what is freed and for sessions that end.
+    asking: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Books {
     region: Option<Pieces>,
     owners: HashMap<u64, Owner>,
-}
-
-impl Books {
-    /// Looks, once in each life of the node, whether the region is there: while the node was taken for down, it may have been removed, and
-    /// its addresses given to somebody else.
-    fn look(&mut self, core: &Core) -> Result<(), Refused> {
-        let incarnation = core.membership.incarnation.get();
-        let Some(region) = self.region.as_mut().filter(|region| region.incarnation != incarnation) else {
-            return Ok(());
-        };
-        match core.directory.lookup(&name_of(core.own)?) {
-            Ok(info) if info.object == region.object => region.incarnation = incarnation,
-            Err(refused) if refused.code != errno::ENOENT => return Err(refused),
-            _ => *self = Self::default(),
-        }
-        Ok(())
-    }
 }
 
 /// The region and what is free of it.
@@ -99,7 +84,7 @@ struct Owner {
 impl Segment {
     /// A segment of `bytes` bytes, made when it is first needed.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, books: Mutex::default() }
+        Self { bytes, books: Mutex::default(), asking: Mutex::default() }
     }
 
     /// Allocates; returns the address and the size of the piece.
@@ -116,11 +101,8 @@ impl Segment {
         if bytes == 0 {
             return Err(Refused::new(errno::EINVAL, "there is no room of 0 bytes (hint: ask for 1 or more)"));
         }
+        self.look(core)?;
         let mut books = self.lock();
-        books.look(core)?;
-        if books.region.is_none() {
-            books.region = Some(self.make_region(core)?);
-        }
         let Books { region, owners } = &mut *books;
         let Some(Pieces { first, slabs, .. }) = region else {
             return Err(Refused::new(errno::ENOSPC, "the segment could not be made"));
@@ -176,6 +158,40 @@ impl Segment {
             }
             !goes
         });
+    }
+
+    /// Sees to it that there is a region. Looks, once in each life of the node, whether it is there still: while the node was taken for
+    /// down, it may have been removed, and its addresses given to somebody else.
+    fn look(&self, core: &Core) -> Result<(), Refused> {
+        let incarnation = core.membership.incarnation.get();
+        let is_seen =
+            |books: &Books| books.region.as_ref().is_some_and(|region| region.incarnation == incarnation);
+        if is_seen(&self.lock()) {
+            return Ok(());
+        }
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = {
+            let books = self.lock();
+            if is_seen(&books) {
+                return Ok(());
+            }
+            books.region.as_ref().map(|region| region.object)
+        };
+        if let Some(object) = known {
+            match core.directory.lookup(&name_of(core.own)?) {
+                Ok(info) if info.object == object => {
+                    if let Some(region) = &mut self.lock().region {
+                        region.incarnation = incarnation;
+                    }
+                    return Ok(());
+                }
+                Err(refused) if refused.code != errno::ENOENT => return Err(refused),
+                _ => *self.lock() = Books::default(),
+            }
+        }
+        let made = self.make_region(core)?;
+        self.lock().region = Some(made);
+        Ok(())
     }
 
     fn make_region(&self, core: &Core) -> Result<Pieces, Refused> {
