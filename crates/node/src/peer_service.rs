@@ -45,16 +45,8 @@ impl PeerSession {
                 fault_point::reach("home-grown");
                 Ok(PeerReply::Done)
             }
-            PeerRequest::HomeSeal { object, bytes } => {
-                let digest = core.holdings.seal(object, bytes)?;
-                fault_point::reach("home-sealed");
-                Ok(PeerReply::Sealed { digest })
-            }
-            PeerRequest::HomeSealAs { object, bytes, name } => {
-                let digest = core.holdings.seal_as(object, bytes, Some(&name))?;
-                fault_point::reach("home-sealed");
-                Ok(PeerReply::Sealed { digest })
-            }
+            PeerRequest::HomeSeal { object, bytes } => seal(core, object, bytes, None),
+            PeerRequest::HomeSealAs { object, bytes, name } => seal(core, object, bytes, Some(&name)),
             PeerRequest::HomeDrop { object } => Ok(drop_home(core, object, None)),
             PeerRequest::HomeDistrust { object, epoch } => Ok(drop_home(core, object, Some(epoch))),
             PeerRequest::HomeMend { object } => mend::mend_own(core, object),
@@ -269,6 +261,12 @@ impl PeerSession {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(PeerReply::Granted { handle: table.grant(Resource::Held(holding), Rights::READ, range)? })
     }
+}
+
+fn seal(core: &Core, object: ObjectId, bytes: u64, name: Option<&ObjectName>) -> Result<PeerReply, Refused> {
+    let digest = core.holdings.seal_as(object, bytes, name)?;
+    fault_point::reach("home-sealed");
+    Ok(PeerReply::Sealed { digest })
 }
 
 fn forget_lock(core: &Core, address: hinterland_types::GlobalAddress) -> PeerReply {
