@@ -817,3 +817,22 @@ def test_a_writer_is_not_disturbed_by_who_looks_at_the_file(mount):
         over.set()
         for looker in lookers:
             looker.join()
+
+
+# Becomes another program with a file that it has made still open: the kernel closes it under a lock that who looks at the process needs.
+BECOMES_ANOTHER = """
+import os, sys
+target = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+os.write(target, b"a" * 100)
+os.execv("/bin/echo", ["echo", "became"])
+"""
+
+
+def test_a_program_that_becomes_another_one_with_an_open_file_goes_on(mount):
+    program = subprocess.Popen(
+        [sys.executable, "-c", BECOMES_ANOTHER, str(mount.folder / "made")], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    # Who waited for ever could not even be killed: nobody waits for the process itself.
+    wait_until(lambda: os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    assert program.stdout.read() == "became\n" and program.wait() == 0
+    wait_until(lambda: content(mount.node, "made") == b"a" * 100)

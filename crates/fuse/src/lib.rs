@@ -54,6 +54,7 @@ mod filesystem;
 mod folders;
 mod links;
 mod listing;
+mod looks;
 pub mod machine;
 pub mod mount;
 mod names;

@@ -1,5 +1,6 @@
 //! Who writes a file: a process, and whether a signal is ending it.
 
+use crate::looks;
 use hinterland_os::process;
 use std::fs;
 use std::io;
@@ -23,11 +24,21 @@ impl Writer {
         Self(group(&status).unwrap_or(thread))
     }
 
+    /// Whether a thread is becoming another program, which has no code yet. The kernel closes files then, and says nothing else of
+    /// the process until that is done.
+    pub(crate) fn is_becoming_another(thread: u32) -> bool {
+        let status = process::text_of(format!("/proc/{thread}/status")).unwrap_or_default();
+        has_no_code(&status)
+    }
+
     /// Whether a signal is ending the thread that makes the request. A process that ends by itself without closing
     /// its files is none of these.
     pub(crate) fn is_killed(thread: u32) -> bool {
-        let stat = process::text_of(format!("/proc/{thread}/stat")).unwrap_or_default();
-        exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
+        let look = move || {
+            let stat = process::text_of(format!("/proc/{thread}/stat")).unwrap_or_default();
+            exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
+        };
+        !Self::is_becoming_another(thread) && looks::in_time(thread, look).unwrap_or(false)
     }
 
     /// Whether a signal has ended the process, as far as can still be told.
@@ -43,8 +54,14 @@ impl Writer {
     }
 
     /// Whether neither the process nor any that descends from it has a descriptor or mapping of a file with this inode number. False
-    /// when it cannot be told.
+    /// when it cannot be told, also because the kernel does not say it in time.
     pub(crate) fn is_alone_without(self, inode: u64) -> bool {
+        let Self(process) = self;
+        let look = move || self.looks_alone_without(inode);
+        !Self::is_becoming_another(process) && looks::in_time(process, look).unwrap_or(false)
+    }
+
+    fn looks_alone_without(self, inode: u64) -> bool {
         let Self(process) = self;
         if !self.is_there() {
             return false;
@@ -119,6 +136,11 @@ fn text_of(path: PathBuf) -> Option<String> {
     }
 }
 
+fn has_no_code(status: &str) -> bool {
+    let code = status.lines().find_map(|line| line.strip_prefix("VmExe:"));
+    code.is_some_and(|code| code.trim_start().starts_with("0 "))
+}
+
 fn has_ended(status: &str) -> bool {
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     state.is_some_and(|state| state.trim_start().starts_with('Z'))
@@ -155,6 +177,14 @@ mod tests {
         assert!(!Writer::is_killed(own));
         let thread = std::thread::spawn(|| Writer::of(nix::unistd::gettid().as_raw() as u32));
         assert_eq!(thread.join().unwrap(), Writer(own));
+    }
+
+    #[test]
+    fn who_becomes_another_program_has_no_code_yet() {
+        assert!(has_no_code("VmData:\t     132 kB\nVmExe:\t       0 kB\nVmLib:\t       0 kB\n"));
+        assert!(!has_no_code("VmExe:\t      20 kB\n"));
+        assert!(!has_no_code("State:\tZ (zombie)\n"), "it has ended");
+        assert!(!Writer::is_becoming_another(std::process::id()));
     }
 
     #[test]
