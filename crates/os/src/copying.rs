@@ -7,11 +7,18 @@
 //!   at a sixteenth of its speed when the destination lies 1 to 31 bytes further in its page than the source does: 2.9 GB/s
 //!   in place of 46 within the caches, 2.8 in place of 9.4 in memory. That is how a slot, which begins a page, meets a large
 //!   buffer of `malloc`, which begins 16 bytes into one. Such copies are made of 16-byte moves.
+//! - *Sums.* A block's crc32c is taken while it is streamed, by two units of the processor at once.
 //!
 //! Copies of memory that is read and written by words at the same time go [word by word](load_words) where they must.
 //!
-//! `HINTERLAND_NO_STREAMING=1` and `HINTERLAND_NO_STRIDES=1` leave both to `memcpy`.
+//! `HINTERLAND_NO_FOLDING=1` takes sums by one unit, `HINTERLAND_NO_STREAMING=1` and `HINTERLAND_NO_STRIDES=1` leave copies
+//! to `memcpy`.
 
+#[cfg(target_arch = "x86_64")]
+mod folding;
+#[cfg(target_arch = "x86_64")]
+mod polynomial;
+#[cfg(target_arch = "x86_64")]
 mod summing;
 mod words;
 

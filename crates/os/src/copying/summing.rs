@@ -2,19 +2,19 @@
 //!
 //! The processor's crc32c instruction takes 8 bytes and needs three cycles for its answer, but begins one every cycle. So
 //! three stretches of the bytes, *lanes*, are summed up side by side, and their sums joined: the sum of a lane is moved over
-//! the bytes behind it by a multiplication with a power of x, which four tables make. That is as quick as memory is.
+//! the bytes behind it by a multiplication with a power of x, which four tables make. Where the processor can, most of the
+//! bytes are [folded](folding) beside that, and this module takes the rest.
+
+use super::folding;
+use super::polynomial::{moves, over};
 
 /// Bytes of a lane where there are many, and where there are few.
 const LANES: [usize; 2] = [1024, 128];
-/// The polynomial, its lowest power in the highest bit.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// Tables that move a sum over the bytes of a lane, for each length of one.
-#[cfg(target_arch = "x86_64")]
 static MOVES: [[[u32; 256]; 4]; LANES.len()] = [moves(LANES[0]), moves(LANES[1])];
 
 /// Whether [`stream`] and [`sum`] may be called.
-#[cfg(target_arch = "x86_64")]
 pub fn is_possible() -> bool {
     std::arch::is_x86_feature_detected!("sse4.2")
 }
@@ -23,29 +23,32 @@ pub fn is_possible() -> bool {
 ///
 /// # Safety
 /// Both ranges must be valid and apart, the destination aligned to 16 bytes, and [`is_possible`].
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 pub unsafe fn stream(source: *const u8, destination: *mut u8, bytes: usize, sum: u32) -> u32 {
     // SAFETY: as promised by the caller.
-    unsafe { pass::<true>(source, destination, bytes, sum) }
+    unsafe {
+        let (folded, sum) = folding::stream(source, destination, bytes, sum);
+        pass::<true>(source.add(folded), destination.add(folded), bytes - folded, sum)
+    }
 }
 
 /// Goes on with a crc32c before it is inverted over bytes that somebody may be writing.
 ///
 /// # Safety
 /// The range must be valid, and [`is_possible`].
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 pub unsafe fn sum(source: *const u8, bytes: usize, sum: u32) -> u32 {
     // SAFETY: as promised by the caller; nothing is stored.
-    unsafe { pass::<false>(source, std::ptr::null_mut(), bytes, sum) }
+    unsafe {
+        let (folded, sum) = folding::sum(source, bytes, sum);
+        pass::<false>(source.add(folded), std::ptr::null_mut(), bytes - folded, sum)
+    }
 }
 
 /// One pass over the bytes, which stores them if it `STORES`.
 ///
 /// # Safety
 /// As [`stream`] if it `STORES`, else as [`sum`].
-#[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn pass<const STORES: bool>(source: *const u8, destination: *mut u8, bytes: usize, sum: u32) -> u32 {
@@ -93,7 +96,6 @@ unsafe fn pass<const STORES: bool>(source: *const u8, destination: *mut u8, byte
 ///
 /// # Safety
 /// Three times `lane_bytes`, a multiple of 16, must be valid at the source, and if it `STORES` at the destination, aligned to 16.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn lanes<const STORES: bool>(
@@ -142,76 +144,11 @@ unsafe fn lanes<const STORES: bool>(
     sums
 }
 
-/// A sum moved over the bytes of a lane.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn over(moves: &[[u32; 256]; 4], sum: u32) -> u32 {
-    let bytes = sum.to_le_bytes();
-    (0..4).fold(0, |moved, place| moved ^ moves[place][bytes[place] as usize])
-}
-
-/// What each byte of a sum becomes, in each of its four places, `bytes` zero bytes later.
-const fn moves(bytes: usize) -> [[u32; 256]; 4] {
-    let power = power_of_x(8 * bytes);
-    let mut moves = [[0; 256]; 4];
-    let mut place = 0;
-    while place < 4 {
-        let mut byte: usize = 0;
-        while byte < 256 {
-            moves[place][byte] = product(power, (byte as u32) << (8 * place));
-            byte += 1;
-        }
-        place += 1;
-    }
-    moves
-}
-
-/// x to a power, modulo the polynomial.
-const fn power_of_x(mut exponent: usize) -> u32 {
-    let (mut power, mut square) = (1 << 31, 1 << 30);
-    while exponent > 0 {
-        if exponent & 1 == 1 {
-            power = product(power, square);
-        }
-        square = product(square, square);
-        exponent >>= 1;
-    }
-    power
-}
-
-/// The product of two polynomials modulo ours.
-const fn product(one: u32, mut other: u32) -> u32 {
-    let (mut sum, mut bit) = (0, 32);
-    while bit > 0 {
-        bit -= 1;
-        if one >> bit & 1 == 1 {
-            sum ^= other;
-        }
-        other = (other >> 1) ^ if other & 1 == 1 { POLYNOMIAL } else { 0 };
-    }
-    sum
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copying::polynomial::by_bits;
 
-    /// One bit after the other, as it is defined, without inversions.
-    fn by_bits(bytes: &[u8], sum: u32) -> u32 {
-        bytes.iter().fold(sum, |sum, byte| {
-            (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (POLYNOMIAL * (sum & 1)))
-        })
-    }
-
-    #[test]
-    fn a_sum_moves_over_zero_bytes() {
-        for bytes in [1, 7, 128, 1024] {
-            let moved = product(power_of_x(8 * bytes), 0xdead_beef);
-            assert_eq!(moved, by_bits(&vec![0; bytes], 0xdead_beef), "{bytes}");
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn bytes_of_any_length_are_copied_and_summed_up() {
         if !is_possible() {

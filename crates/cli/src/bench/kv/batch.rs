@@ -21,7 +21,7 @@ impl Bench for KvBatch {
     }
 
     fn switches(&self) -> &'static [&'static str] {
-        &["HINTERLAND_NO_STREAMING=1"]
+        &["HINTERLAND_NO_STREAMING=1", "HINTERLAND_NO_FOLDING=1"]
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
