@@ -668,6 +668,102 @@ def test_a_program_with_children_has_an_object_when_it_has_closed_the_file(mount
         assert f"file-{number}" in names(node)
 
 
+# Starts and ends threads all the time, without an end.
+THREADS_COME_AND_GO = """
+import threading, time
+print("begun", flush=True)
+while True:
+    one = threading.Thread(target=time.sleep, args=(0.001,))
+    one.start()
+    one.join()
+"""
+
+
+def is_there_when_closed(mount, file):
+    """Whether the pool has a file when `close` returns: what comes a moment later the mount, which is stopped, does not do."""
+    name = os.path.relpath(file.name, mount.folder)
+    file.close()
+    os.kill(mount.process.pid, signal.SIGSTOP)
+    try:
+        return name in names(mount.node)
+    finally:
+        os.kill(mount.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("is_younger", [False, True], ids=["older", "younger"])
+def test_children_whose_threads_come_and_go_hold_up_no_file(mount, is_younger):
+    late = []
+    with contextlib.ExitStack() as children:
+        def start():
+            child = children.enter_context(subprocess.Popen([sys.executable, "-c", THREADS_COME_AND_GO], stdout=subprocess.PIPE, text=True))
+            children.callback(child.kill)
+            assert child.stdout.readline() == "begun\n"
+
+        # The mount is a child too.
+        if not is_younger:
+            start()
+        for number in range(60):
+            file = open(mount / f"file-{number}", "wb", buffering=0)
+            file.write(b"whole")
+            if is_younger and number % 15 == 0:
+                start()
+            if not is_there_when_closed(mount, file):
+                late.append(number)
+    assert late == []
+
+
+# Writes files in many threads, while others start programs, each of which has descriptors of some files until it is another program.
+IN_THREADS = """
+import os, subprocess, sys, threading
+folder, count = sys.argv[1], int(sys.argv[2])
+over = threading.Event()
+
+def start():
+    while not over.is_set():
+        subprocess.run(["true"])
+
+def write(place):
+    for number in range(count):
+        with open(f"{folder}/{place}-{number}", "wb", buffering=0) as file:
+            for _ in range(4):
+                file.write(b"%d" % place * 20_000)
+
+starters = [threading.Thread(target=start) for _ in range(2)]
+writers = [threading.Thread(target=write, args=(place,)) for place in range(8)]
+for thread in starters + writers:
+    thread.start()
+print("begun", flush=True)
+for thread in writers:
+    thread.join()
+over.set()
+for thread in starters:
+    thread.join()
+"""
+
+
+def test_a_program_of_many_threads_that_start_programs_writes_files(mount, node):
+    subprocess.run([sys.executable, "-c", IN_THREADS, mount.folder, "15"], check=True, timeout=120)
+    expected = {f"{place}-{number}": b"%d" % place * 80_000 for place in range(8) for number in range(15)}
+    wait_until(lambda: names(node) == sorted(expected))
+    assert {name: content(node, name) for name in expected} == expected
+
+
+def test_a_program_of_many_threads_that_is_killed_leaves_whole_files_or_none(mount, node):
+    chance = random.Random(7)
+    for turn in range(12):
+        (mount / str(turn)).mkdir()
+        program = subprocess.Popen([sys.executable, "-c", IN_THREADS, mount / str(turn), "1000"], stdout=subprocess.PIPE, text=True)
+        assert program.stdout.readline() == "begun\n"
+        time.sleep(0.05 + chance.random() * 0.2)
+        program.kill()
+        program.wait(30)
+        program.stdout.close()
+    # What was closed last is published by now, too.
+    wait_until(lambda: names(node) == sorted(f"{turn}/{name}" for turn in range(12) for name in os.listdir(mount / str(turn))))
+    parts = {name: len(found) for name in names(node) if (found := content(node, name)) != name.split("/")[1][:1].encode() * 80_000}
+    assert parts == {}
+
+
 def test_a_descriptor_that_a_child_has_keeps_the_file_open(mount):
     path = mount / "shared"
     with open(path, "wb", buffering=0) as target:

@@ -3,7 +3,7 @@
 use crate::contents::Contents;
 use crate::open_files::OpenFile;
 use crate::source::{NewObject, Placing, Source, SourceError};
-use crate::writer::Writer;
+use crate::writer::{Closer, Writer};
 use hinterland_proto::control::ObjectInfo;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{DRAFTS_FOLDER, ObjectId, ObjectName};
@@ -105,6 +105,21 @@ impl Draft {
     /// The file, for one request.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The process that wrote a file last.
+#[derive(Clone, Copy)]
+pub(crate) struct LastWriter {
+    writer: Writer,
+    was_closed: bool,
+}
+
+impl LastWriter {
+    /// Whether a signal has ended it. A process that has gone without closing the file once was killed before it had it. It is asked without the lock
+    /// of the file: the process may wait for that.
+    pub(crate) fn was_killed(self) -> bool {
+        self.writer.was_killed() || !(self.was_closed || self.writer.is_there())
     }
 }
 
@@ -323,32 +338,34 @@ impl Inner {
         }
     }
 
-    /// A descriptor for writing was closed; whether it was certainly the last way to the file. If a signal ends the process that
-    /// wrote, nothing comes of the file.
+    /// A descriptor for writing was closed; whether it was the last way to the file unless that process, or one that descends from it, has another.
+    /// If a signal ends the process that wrote, nothing comes of the file.
     ///
     /// # Errors
     /// [`SourceError`] with what went wrong before, so that the program which closes hears of it.
-    pub(crate) fn flush(&mut self, thread: u32, inode: u64) -> Result<bool, SourceError> {
-        let who = Writer::of(thread);
-        let is_killed = Writer::is_killed(thread);
+    pub(crate) fn flush(&mut self, closer: &Closer) -> Result<bool, SourceError> {
         (self.was_closed, self.is_closed) = (true, true);
         if let Err(error) = self.check() {
             self.fail(error.code);
             return Err(error);
         }
-        if is_killed && who == self.writer && self.changed {
+        if closer.is_killed && closer.writer == self.writer && self.changed {
             self.note_killed();
         }
         let is_open = matches!(self.fate, Fate::Open);
-        let is_last = !is_killed && self.writers == 1 && who == self.maker;
-        Ok(is_open && is_last && who.is_alone_without(inode))
+        let may_be_last = !closer.is_killed && self.writers == 1 && closer.writer == self.maker;
+        Ok(is_open && may_be_last)
     }
 
-    /// Looks whether a signal has ended the process that wrote last, now that nobody writes any more. A process that has gone without closing
-    /// the file once was killed before it had it.
-    pub(crate) fn end_of_writing(&mut self) {
-        let was_killed = || self.writer.was_killed() || !(self.was_closed || self.writer.is_there());
-        if matches!(self.fate, Fate::Open) && self.changed && was_killed() {
+    /// Who wrote last, now that nobody writes any more, if it matters whether a signal has ended that process.
+    pub(crate) fn last_writer(&self) -> Option<LastWriter> {
+        let matters = matches!(self.fate, Fate::Open) && self.changed;
+        matters.then_some(LastWriter { writer: self.writer, was_closed: self.was_closed })
+    }
+
+    /// Notes that the process which wrote last was killed.
+    pub(crate) fn writer_was_killed(&mut self) {
+        if matches!(self.fate, Fate::Open) && self.changed {
             self.note_killed();
         }
     }

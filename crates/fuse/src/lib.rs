@@ -15,6 +15,8 @@
 //! | `draft` | one file that is being written |
 //! | `drafts` | all of them, by inode number and by name |
 //! | `writer` | who writes them, and how that ends |
+//! | `family` | whether processes can still reach one of them |
+//! | `looks` | looks at processes that may wait for the mount |
 //! | `folders` | folders that were made and hold nothing yet |
 //! | `remembered` | modes, owners and times, which the pool does not keep |
 //! | `replaced` | names that other hosts have lately given to other objects |
@@ -50,6 +52,7 @@ mod coming;
 mod contents;
 mod draft;
 mod drafts;
+mod family;
 mod filesystem;
 mod folders;
 mod links;

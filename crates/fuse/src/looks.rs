@@ -3,26 +3,41 @@
 //! The kernel says what a process has mapped under locks of that process, which it may hold while it waits for an answer of the mount: a program that
 //! becomes another one (`exec`) closes its files under one. Who looks before he answers waits for
 //! himself. So another thread looks, and who needs the result in time goes on without it.
+//!
+//! These threads are kept: a file that is closed costs no start of one, and who looks at the processes of a mount finds none of its threads
+//! coming and going because of the look.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a look is waited for: far longer than it takes where nobody waits for us, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Most looks at once: each that hangs has a thread.
 const LOOKS_MAX: usize = 64;
+/// Threads that are kept for the next looks: as many as a mount has for requests, which is how many look at once unless some hang.
+const KEPT_MAX: usize = 4;
 
 /// The looks that are under way: the process, and since when.
 static UNDER_WAY: Mutex<BTreeMap<u64, (u32, Instant)>> = Mutex::new(BTreeMap::new());
+/// Threads that have nothing to do.
+static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
+
+/// One look, which says that its thread is free before it says what it has found: who hears that looks again at once.
+type Job = Box<dyn FnOnce(&dyn Fn()) + Send>;
 
 /// Does `look` at a process; nothing if that takes too long, or another look at it does already.
-pub(crate) fn in_time(process: u32, look: impl FnOnce() -> bool + Send + 'static) -> Option<bool> {
+pub(crate) fn in_time<T: Send + 'static>(
+    process: u32,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed); // Relaxed: a number that nobody else has.
     {
-        let mut looks = under_way();
+        let mut looks = lock(&UNDER_WAY);
         let hangs = |(other, since): &(u32, Instant)| *other == process && since.elapsed() >= PATIENCE;
         if looks.len() >= LOOKS_MAX || looks.values().any(hangs) {
             return None;
@@ -30,21 +45,52 @@ pub(crate) fn in_time(process: u32, look: impl FnOnce() -> bool + Send + 'static
         looks.insert(number, (process, Instant::now()));
     }
     let (say, hear) = mpsc::sync_channel(1);
-    let begin = move || {
+    let is_begun = begin(Box::new(move |is_free| {
         let found = look();
-        under_way().remove(&number);
+        lock(&UNDER_WAY).remove(&number);
+        is_free();
         // Nobody may wait for it any more.
         let _ = say.send(found);
-    };
-    if std::thread::Builder::new().name("look".to_owned()).spawn(begin).is_err() {
-        under_way().remove(&number);
+    }));
+    if !is_begun {
+        lock(&UNDER_WAY).remove(&number);
         return None;
     }
     hear.recv_timeout(PATIENCE).ok()
 }
 
-fn under_way() -> MutexGuard<'static, BTreeMap<u64, (u32, Instant)>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+/// Has a thread do a look; false if there can be none.
+fn begin(job: Job) -> bool {
+    let idle = lock(&IDLE).pop();
+    let Some(thread) = idle.or_else(start) else { return false };
+    thread.send(job).is_ok()
+}
+
+fn start() -> Option<Sender<Job>> {
+    let (give, jobs) = mpsc::channel();
+    let own = give.clone();
+    let started = std::thread::Builder::new().name("look".to_owned()).spawn(move || follow(&own, &jobs));
+    started.is_ok().then_some(give)
+}
+
+/// Does one look after the other, until enough other threads wait for the next.
+fn follow(own: &Sender<Job>, jobs: &Receiver<Job>) {
+    let is_kept = Cell::new(true);
+    while is_kept.get()
+        && let Ok(job) = jobs.recv()
+    {
+        job(&|| {
+            let mut idle = lock(&IDLE);
+            is_kept.set(idle.len() < KEPT_MAX);
+            if is_kept.get() {
+                idle.push(own.clone());
+            }
+        });
+    }
+}
+
+fn lock<T>(what: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -56,12 +102,20 @@ mod tests {
         let (process, other) = (u32::MAX, u32::MAX - 1);
         let (go_on, wait) = mpsc::channel::<()>();
         assert_eq!(in_time(process, move || wait.recv().is_ok()), None);
-        assert_eq!(in_time(process, || panic!("it hangs already")), None);
+        assert_eq!(in_time(process, || panic!("it hangs already")), None::<bool>);
         assert_eq!(in_time(other, || true), Some(true));
         assert_eq!(in_time(other, || false), Some(false));
         go_on.send(()).unwrap();
         while in_time(process, || true).is_none() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn one_look_after_the_other_needs_no_thread_of_its_own() {
+        let look = |process| in_time(process, || std::thread::current().id()).unwrap();
+        let threads: std::collections::HashSet<_> = (0..1000).map(|turn| look(u32::MAX - 2 - turn)).collect();
+        // Tests beside this one look too.
+        assert!(threads.len() <= 100, "{}", threads.len());
     }
 }

@@ -275,6 +275,7 @@ impl Mounted {
 
 /// What the kernel shows of a mount for as long as it has it, in whichever namespace, and longer than it lets anybody ask.
 pub(crate) struct Trace {
+    device: u64,
     path: PathBuf,
     inode: u64,
 }
@@ -283,7 +284,12 @@ impl Trace {
     fn of(device: u64) -> Option<Self> {
         let path = path_of(device);
         let inode = fs::metadata(&path).ok()?.ino();
-        Some(Self { path, inode })
+        Some(Self { device, path, inode })
+    }
+
+    /// `st_dev` of every file in the mount.
+    pub(crate) const fn device(&self) -> u64 {
+        self.device
     }
 
     /// Whether the mount has gone within a moment. It has not as long as anybody has one of its files open.

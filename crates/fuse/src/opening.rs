@@ -1,11 +1,13 @@
 //! Opening, writing, closing and publishing files.
 
-use crate::draft::{Draft, Fate, hidden_name};
+use crate::draft::{Draft, Fate, LastWriter, hidden_name};
+use crate::family::OpenedFile;
 use crate::filesystem::{Found, PoolFiles, logged};
 use crate::mount::Trace;
 use crate::open_files::OpenFile;
 use crate::remembered::Marks;
 use crate::source::SourceError;
+use crate::writer::Closer;
 use fuser::{Errno, INodeNo, Request};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::ObjectName;
@@ -283,12 +285,16 @@ impl PoolFiles {
     /// A descriptor for writing is closed.
     pub(crate) fn close(&self, thread: u32, inode: INodeNo) -> Result<(), Errno> {
         let Some(draft) = self.drafts.find(inode.0) else { return Ok(()) };
-        let is_last = draft.lock().flush(thread, inode.0);
-        let is_last = is_last.map_err(|error| {
+        let closer = Closer::of(thread);
+        let flushed = draft.lock().flush(&closer);
+        let may_be_last = flushed.map_err(|error| {
             self.forget_failed(&draft);
             logged("closing", draft.lock().shown(), &error)
         })?;
         self.forget_failed(&draft);
+        // Without the lock of the file: who closes it may wait for that in another thread.
+        let file = OpenedFile { device: self.kept.get().map(Trace::device), inode: inode.0 };
+        let is_last = may_be_last && closer.is_alone_without(file);
         if is_last { self.publish(&draft, 1) } else { Ok(()) }
     }
 
@@ -298,16 +304,12 @@ impl PoolFiles {
         let writers = {
             let mut inner = draft.lock();
             inner.writers -= u64::from(writes);
-            if writes && inner.writers == 0 {
-                inner.end_of_writing();
-            }
             inner.writers
         };
-        self.forget_failed(&draft);
         if writes && writers == 0 {
-            // Nobody hears of it but the log.
-            let _ = self.publish(&draft, 0);
+            self.end_writing(&draft);
         }
+        self.forget_failed(&draft);
         let is_over = {
             let mut inner = draft.lock();
             inner.handles -= 1;
@@ -318,6 +320,17 @@ impl PoolFiles {
         if is_over {
             self.end_draft(&draft);
         }
+    }
+
+    /// Nobody writes a file any more: it is published, unless a signal has ended the process that wrote last.
+    fn end_writing(&self, draft: &Draft) {
+        let last = draft.lock().last_writer();
+        if last.is_some_and(LastWriter::was_killed) {
+            draft.lock().writer_was_killed();
+            self.forget_failed(draft);
+        }
+        // Nobody hears of it but the log.
+        let _ = self.publish(draft, 0);
     }
 
     /// Makes a file an object, if it is to be one and has changed, unless it has been opened for writing again: it has at most
@@ -381,10 +394,8 @@ impl PoolFiles {
             {
                 let mut inner = draft.lock();
                 (inner.handles, inner.writers) = (0, 0);
-                inner.end_of_writing();
             }
-            // Nobody hears of it but the log.
-            let _ = self.publish(&draft, 0);
+            self.end_writing(&draft);
         }
     }
 
