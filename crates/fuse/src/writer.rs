@@ -4,11 +4,16 @@ use crate::family::{self, OpenedFile};
 use crate::looks;
 use hinterland_os::process;
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
 const EXIT_CODE_FIELD: usize = 52 - 3;
 /// The part of that status which is the number of a signal.
 const SIGNAL_BITS: u32 = 0x7f;
+/// How long it is asked at most whether a process was killed that the kernel says nothing of, and the pause between two questions. Where nobody waits for us only
+/// a machine that does nothing else any more takes so long.
+const SAID_WITHIN: Duration = Duration::from_secs(30);
+const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A process by its number, which is that of a thread in requests of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +59,8 @@ impl Writer {
     /// Whether a signal has ended the process, as far as can still be told. It may wait for this mount at the moment, for another file.
     pub(crate) fn was_killed(self) -> bool {
         let Self(process) = self;
-        let look = move || is_ended_by_signal(process);
-        !family::has_no_code(&status_of(process)) && looks::in_time(process, look).unwrap_or(false)
+        let is_becoming_another = || family::has_no_code(&status_of(process));
+        was_killed_at_last(process, SAID_WITHIN, is_becoming_another, move || is_ended_by_signal(process))
     }
 
     /// Whether there is such a process still.
@@ -63,6 +68,28 @@ impl Writer {
         let Self(process) = self;
         fs::exists(format!("/proc/{process}")).is_ok_and(|is_there| is_there)
     }
+}
+
+/// Asks until that is said. Who becomes another program goes on, and was not killed. Who is not spoken of at all counts as killed: it is
+/// worse to publish a part of a file than to say that a file was not published.
+fn was_killed_at_last(
+    process: u32,
+    within: Duration,
+    is_becoming_another: impl Fn() -> bool,
+    look: impl Fn() -> bool + Clone + Send + 'static,
+) -> bool {
+    let asked = Instant::now();
+    while asked.elapsed() < within {
+        if is_becoming_another() {
+            return false;
+        }
+        if let Some(was_killed) = looks::in_time(process, look.clone()) {
+            return was_killed;
+        }
+        std::thread::sleep(ASKED_EVERY);
+    }
+    tracing::warn!("nothing says whether process {process} was killed: what it wrote is not published");
+    true
 }
 
 fn is_ended_by_signal(thread: u32) -> bool {
@@ -87,6 +114,7 @@ fn exit_code(stat: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     #[test]
     fn a_live_process_is_its_own_writer_and_not_killed() {
@@ -99,6 +127,31 @@ mod tests {
         );
         let thread = std::thread::spawn(|| Writer::of(nix::unistd::gettid().as_raw() as u32));
         assert_eq!(thread.join().unwrap(), Writer(own));
+    }
+
+    #[test]
+    fn who_was_killed_is_known_also_when_that_is_said_late() {
+        let (go_on, wait) = mpsc::channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        // The first look hangs for longer than anybody waits for one.
+        let look = move || wait.lock().unwrap().recv().is_err();
+        let late = std::thread::spawn(move || {
+            was_killed_at_last(u32::MAX - 7, Duration::from_secs(60), || false, look)
+        });
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(!late.is_finished(), "nothing was said yet");
+        drop(go_on);
+        assert!(late.join().unwrap());
+    }
+
+    #[test]
+    fn who_is_not_spoken_of_counts_as_killed_unless_he_becomes_another_program() {
+        let (_go_on, wait) = mpsc::channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        let look = move || wait.lock().unwrap().recv().is_err();
+        let within = Duration::from_millis(100);
+        assert!(was_killed_at_last(u32::MAX - 8, within, || false, look.clone()));
+        assert!(!was_killed_at_last(u32::MAX - 8, within, || true, look));
     }
 
     #[test]
