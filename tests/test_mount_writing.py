@@ -712,6 +712,18 @@ def test_children_whose_threads_come_and_go_hold_up_no_file(mount, is_younger):
     assert late == []
 
 
+def test_a_file_that_a_program_has_opened_twice_is_there_when_it_has_closed_both(mount):
+    late = []
+    for number in range(60):
+        first, second = (open(mount / f"file-{number}", "ab", buffering=0) for _ in range(2))
+        first.write(b"one ")
+        second.write(b"two")
+        first.close()
+        if not is_there_when_closed(mount, second):
+            late.append(number)
+    assert late == []
+
+
 # Writes files in many threads, while others start programs, each of which has descriptors of some files until it is another program.
 IN_THREADS = """
 import os, subprocess, sys, threading

@@ -50,6 +50,9 @@ pub(crate) struct Inner {
     /// Open handles, and those of them for writing.
     pub(crate) handles: u64,
     pub(crate) writers: u64,
+    /// How often it was opened for writing, and whether its maker alone has done so.
+    opens: u64,
+    is_of_maker: bool,
     /// Threads that are to open it for writing: it was made of an object for them.
     awaited: Vec<(u32, Instant)>,
     /// Whether a descriptor of it was ever closed. The kernel says so before it says that a handle is used no longer, unless the program
@@ -108,6 +111,15 @@ impl Draft {
     }
 }
 
+/// Who may have a file open for writing as it is published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access {
+    /// Nobody.
+    None,
+    /// Handles that are being closed: it was opened so often for writing, and not since.
+    OpenedTimes(u64),
+}
+
 /// The process that wrote a file last.
 #[derive(Clone, Copy)]
 pub(crate) struct LastWriter {
@@ -148,6 +160,8 @@ impl Inner {
             writer: maker,
             handles: 0,
             writers: 0,
+            opens: 0,
+            is_of_maker: true,
             awaited: Vec::new(),
             was_closed: false,
             is_closed: false,
@@ -230,12 +244,23 @@ impl Inner {
         self.writers += u64::from(writes);
         self.is_closed &= !writes;
         if writes {
+            self.opens += 1;
             self.has_come(thread);
+            let opener = Writer::of(thread);
+            if self.writers == 1 && !self.changed {
+                (self.maker, self.writer, self.is_of_maker) = (opener, opener, true);
+            }
+            self.is_of_maker &= opener == self.maker;
         }
-        if writes && self.writers == 1 && !self.changed {
-            self.maker = Writer::of(thread);
-            self.writer = self.maker;
-        }
+    }
+
+    /// Whether it is to be published, and nobody can write it but by such access.
+    pub(crate) fn is_to_publish(&self, access: Access) -> bool {
+        let is_closed = match access {
+            Access::None => self.writers == 0,
+            Access::OpenedTimes(opens) => self.opens == opens,
+        };
+        is_closed && self.name.is_some()
     }
 
     /// Reads within the file; how many bytes there were.
@@ -338,12 +363,12 @@ impl Inner {
         }
     }
 
-    /// A descriptor for writing was closed; whether it was the last way to the file unless that process, or one that descends from it, has another.
-    /// If a signal ends the process that wrote, nothing comes of the file.
+    /// A descriptor for writing was closed. If a signal ends the process that wrote, nothing comes of the file. Otherwise how it can still be written, if that was
+    /// the last way to it unless that process, or one that descends from it, has another.
     ///
     /// # Errors
     /// [`SourceError`] with what went wrong before, so that the program which closes hears of it.
-    pub(crate) fn flush(&mut self, closer: &Closer) -> Result<bool, SourceError> {
+    pub(crate) fn flush(&mut self, closer: &Closer) -> Result<Option<Access>, SourceError> {
         (self.was_closed, self.is_closed) = (true, true);
         if let Err(error) = self.check() {
             self.fail(error.code);
@@ -353,8 +378,9 @@ impl Inner {
             self.note_killed();
         }
         let is_open = matches!(self.fate, Fate::Open);
-        let may_be_last = !closer.is_killed && self.writers == 1 && closer.writer == self.maker;
-        Ok(is_open && may_be_last)
+        // Handles of the same process may be closed as well, and the kernel has not said so yet.
+        let may_be_last = !closer.is_killed && self.is_of_maker && closer.writer == self.maker;
+        Ok((is_open && may_be_last).then_some(Access::OpenedTimes(self.opens)))
     }
 
     /// Who wrote last, now that nobody writes any more, if it matters whether a signal has ended that process.

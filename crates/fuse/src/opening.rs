@@ -1,6 +1,6 @@
 //! Opening, writing, closing and publishing files.
 
-use crate::draft::{Draft, Fate, LastWriter, hidden_name};
+use crate::draft::{Access, Draft, Fate, LastWriter, hidden_name};
 use crate::family::OpenedFile;
 use crate::filesystem::{Found, PoolFiles, logged};
 use crate::mount::Trace;
@@ -294,8 +294,10 @@ impl PoolFiles {
         self.forget_failed(&draft);
         // Without the lock of the file: who closes it may wait for that in another thread.
         let file = OpenedFile { device: self.kept.get().map(Trace::device), inode: inode.0 };
-        let is_last = may_be_last && closer.is_alone_without(file);
-        if is_last { self.publish(&draft, 1) } else { Ok(()) }
+        match may_be_last.filter(|_| closer.is_alone_without(file)) {
+            Some(access) => self.publish(&draft, access),
+            None => Ok(()),
+        }
     }
 
     /// A handle is not used any more.
@@ -330,17 +332,16 @@ impl PoolFiles {
             self.forget_failed(draft);
         }
         // Nobody hears of it but the log.
-        let _ = self.publish(draft, 0);
+        let _ = self.publish(draft, Access::None);
     }
 
-    /// Makes a file an object, if it is to be one and has changed, unless it has been opened for writing again: it has at most
-    /// `writers` handles of those, which are being closed.
-    pub(crate) fn publish(&self, draft: &Draft, writers: u64) -> Result<(), Errno> {
+    /// Makes a file an object, if it is to be one and has changed, unless somebody has more access to write it.
+    pub(crate) fn publish(&self, draft: &Draft, access: Access) -> Result<(), Errno> {
         let said = |error: &SourceError| logged("publishing", draft.lock().shown(), error);
         loop {
             {
                 let mut inner = draft.lock();
-                if inner.is_over() || inner.name.is_none() || !inner.changed || inner.writers > writers {
+                if inner.is_over() || !inner.changed || !inner.is_to_publish(access) {
                     return Ok(());
                 }
                 if inner.is_awaited() {
@@ -357,7 +358,7 @@ impl PoolFiles {
             }
             let _names = self.names();
             let mut inner = draft.lock();
-            if !inner.is_pushed() || inner.writers > writers || inner.name.is_none() || inner.is_awaited() {
+            if !inner.is_pushed() || !inner.is_to_publish(access) || inner.is_awaited() {
                 // Somebody has written or opened it meanwhile, or removed it, or is to open it.
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Lengths, modes, owners, times and extended attributes that programs set.
 
 use crate::attributes::{attribute, placed};
+use crate::draft::Access;
 use crate::filesystem::{PoolFiles, logged};
 use crate::remembered::Marks;
 use crate::source::{Placing, SourceError};
@@ -74,7 +75,7 @@ impl PoolFiles {
         self.remembered.written(inode.0);
         if !is_open {
             // Nobody is going to close it.
-            self.publish(&draft, 0)?;
+            self.publish(&draft, Access::None)?;
             let is_over = {
                 let mut inner = draft.lock();
                 let is_over = inner.is_to_end();
