@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from faults import MEBIBYTE, sha, wait_until
+from faults import MEBIBYTE, members_up, sha, wait_until
 
 # Writes pieces, says so, waits for a line, and writes the rest.
 IN_TWO = """
@@ -218,6 +218,33 @@ def test_a_full_pool_is_said_to_the_writer_and_nothing_leaks(start_node, folder)
         assert names(node) == []
         (mounted / "small").write_bytes(b"x" * MEBIBYTE)
         assert (mounted / "small").stat().st_size == MEBIBYTE
+    finally:
+        mounted.stop()
+
+
+def test_a_file_for_which_the_own_node_has_no_room_goes_to_another_one(start_node, folder):
+    a = start_node("a", options=["--capacity", "16M"])
+    b = start_node("b", join=a.address, options=["--capacity", "256M"])
+    wait_until(lambda: members_up(a) == [True, True])
+    mounted = Mount(a, folder)
+    try:
+        # One that outgrows what stays in memory, so that the first node has its beginning; and one of which it has nothing.
+        for name, mebibytes in (("large", 70), ("middle", 20)):
+            with open(mounted / name, "w+b", buffering=0) as file:
+                for number in range(mebibytes):
+                    file.write(bytes([number]) * MEBIBYTE)
+                expected = b"".join(bytes([number]) * MEBIBYTE for number in range(mebibytes))
+                assert code_of(lambda n=name: os.open(mounted / n, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) == errno.EEXIST
+                file.seek(0)
+                assert file.read() == expected
+            wait_until(lambda n=name: n in names(a))
+            assert content(b, name) == expected and a.run("verify", name).returncode == 0
+            assert [home["rack"] for home in a.json("stat", name)["homes"]] == [b.rack]
+        assert used(a) < 16 * MEBIBYTE
+        (mounted / "small").write_bytes(b"here")
+        file = open(mounted / "too-large", "wb", buffering=0)
+        assert code_of(lambda: [file.write(bytes(MEBIBYTE)) for _ in range(400)]) == errno.ENOSPC
+        assert code_of(file.close) == errno.ENOSPC
     finally:
         mounted.stop()
 

@@ -194,6 +194,27 @@ impl Contents {
         Ok(())
     }
 
+    /// Hands the bytes that only the pool has from one place there to another.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool; the bytes are where they were.
+    pub(crate) fn hand_over(
+        &mut self,
+        here: &dyn NewObject,
+        there: &mut dyn NewObject,
+    ) -> Result<(), SourceError> {
+        let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(self.drained).unwrap_or(COPY_BYTES))];
+        let mut at = 0;
+        while at < self.drained {
+            let count = buffer.len().min(usize::try_from(self.drained - at).unwrap_or(usize::MAX));
+            here.read_at(at, &mut buffer[..count])?;
+            there.write(&buffer[..count])?;
+            at += count as u64;
+        }
+        self.is_pushed = false;
+        Ok(())
+    }
+
     /// What was published is what the file is, for those who still read it.
     pub(crate) fn replace_by(&mut self, file: OpenFile) {
         *self = Self::of(file, self.bytes);

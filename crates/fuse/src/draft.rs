@@ -537,10 +537,36 @@ impl Inner {
             self.put = Some(source.create(&hidden, &self.placing)?);
             self.taken = Some(hidden);
         }
-        match &mut self.put {
-            Some(put) => put.reserve(bytes),
+        match self.put.as_mut().map(|put| put.reserve(bytes)) {
+            // Where it began is no more room. Elsewhere there may be.
+            Some(Err(full)) if full.code == nix::libc::ENOSPC => {
+                self.go_elsewhere(source, bytes).map_err(|error| match error.code {
+                    nix::libc::ENOSPC => full,
+                    _ => error,
+                })
+            }
+            Some(reserved) => reserved,
             None => Ok(()),
         }
+    }
+
+    /// Begins the put anew where there is room for so many bytes. What the pool has of the file already goes there too.
+    fn go_elsewhere(&mut self, source: &dyn Source, bytes: u64) -> Result<(), SourceError> {
+        let mut taken = hidden_name()?;
+        let mut there = source.create_with_room(&taken, &self.placing, bytes)?;
+        if let Some(here) = &mut self.put {
+            self.contents.hand_over(&**here, &mut *there)?;
+            if let Some(name) = self.taken.as_ref().filter(|taken| Some(*taken) == self.name.as_ref()) {
+                here.rename(name, &hidden_name()?)?;
+                // Another host that takes the name in this moment has it; this one is published over what that makes of it, or not at all.
+                if there.rename(&taken, name).is_ok() {
+                    taken = name.clone();
+                }
+            }
+        }
+        tracing::info!("{} goes on elsewhere: where it began is no more room", self.shown());
+        (self.put, self.taken) = (Some(there), Some(taken));
+        Ok(())
     }
 
     /// What is known of it, as of an object.

@@ -171,12 +171,19 @@ impl Source for PoolSource {
     }
 
     fn create(&self, name: &ObjectName, placing: &Placing) -> Result<Box<dyn NewObject>, SourceError> {
-        let options = PutOptions {
-            copies: placing.copies.unwrap_or(1),
-            placement: placing.rack.clone().map_or(Placement::Policy, Placement::Rack),
-            ..PutOptions::default()
-        };
+        let options = put_options(placing);
         let writer = self.ask_for_writing(|pool| pool.put_writer(name, &options))?;
+        Ok(Box::new(Draft { writer, door: Arc::clone(&self.door) }))
+    }
+
+    fn create_with_room(
+        &self,
+        name: &ObjectName,
+        placing: &Placing,
+        bytes: u64,
+    ) -> Result<Box<dyn NewObject>, SourceError> {
+        let options = put_options(placing);
+        let writer = self.ask_for_writing(|pool| pool.put_writer_with_room(name, &options, bytes))?;
         Ok(Box::new(Draft { writer, door: Arc::clone(&self.door) }))
     }
 
@@ -205,6 +212,14 @@ impl Source for PoolSource {
             Err(PoolError::Refused { code: ENOENT, .. }) if times.get() > 1 => Ok(()),
             removed => Ok(removed?),
         }
+    }
+}
+
+fn put_options(placing: &Placing) -> PutOptions {
+    PutOptions {
+        copies: placing.copies.unwrap_or(1),
+        placement: placing.rack.clone().map_or(Placement::Policy, Placement::Rack),
+        ..PutOptions::default()
     }
 }
 

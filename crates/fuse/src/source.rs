@@ -136,6 +136,21 @@ pub trait Source: Send + Sync + 'static {
         Err(read_only(name))
     }
 
+    /// As [`create`](Self::create), where there is room for so many bytes.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `ENOSPC` if that is nowhere.
+    fn create_with_room(
+        &self,
+        name: &ObjectName,
+        placing: &Placing,
+        bytes: u64,
+    ) -> Result<Box<dyn NewObject>, SourceError> {
+        let mut put = self.create(name, placing)?;
+        put.reserve(bytes)?;
+        Ok(put)
+    }
+
     /// Gives an object another name, in one step, and no other object that has its name by then.
     ///
     /// # Errors

@@ -12,6 +12,8 @@ use std::io::Read;
 
 /// `errno` of a pool without room.
 const ENOSPC: i32 = 28;
+/// `errno` of more than an object may have.
+const EFBIG: i32 = 27;
 /// `errno` of a home that does not answer.
 const EHOSTUNREACH: i32 = 113;
 /// Bytes that are read and sent at once.
@@ -92,12 +94,38 @@ impl Pool {
             }
             started => started,
         };
-        let PutStarted { object, targets } = started?;
+        self.attach(started?, options.bytes, room)
+    }
+
+    /// The same for bytes whose number is not known yet, where there is room for so many, and for some more if that is anywhere.
+    ///
+    /// # Errors
+    /// As [`put_writer`](Self::put_writer); the size that `options` has is not looked at.
+    pub fn put_writer_with_room(
+        &self,
+        name: &ObjectName,
+        options: &PutOptions,
+        bytes: u64,
+    ) -> Result<PutWriter, PoolError> {
+        let mut room = generous(bytes);
+        let started = match self.begin_put(name, options, Some(room)) {
+            Err(PoolError::Refused { code: ENOSPC | EFBIG, .. }) => {
+                room = bytes;
+                self.begin_put(name, options, Some(room))
+            }
+            started => started,
+        };
+        self.attach(started?, None, room)
+    }
+
+    /// Reaches the homes of a put that has begun.
+    fn attach(&self, started: PutStarted, announced: Option<u64>, room: u64) -> Result<PutWriter, PoolError> {
+        let PutStarted { object, targets } = started;
         let mut writer = PutWriter {
             pool: self.clone(),
             object,
             targets: Vec::new(),
-            announced: options.bytes,
+            announced,
             room,
             checksums: BlockChecksums::default(),
             written: 0,
@@ -256,7 +284,7 @@ impl PutWriter {
     /// Asks for room for `needed` bytes and some more, so that homes are not asked for every chunk.
     fn grow(&self, needed: u64) -> Result<u64, PoolError> {
         let object = self.object;
-        let generous = needed + GROW_BYTES_MAX.min(needed);
+        let generous = generous(needed);
         match self.pool.done(&Request::PutGrow { object, bytes: generous }) {
             Ok(()) => return Ok(generous),
             // A home that was waited for in vain is not asked for less.
@@ -289,6 +317,11 @@ impl Drop for PutWriter {
             let _ = self.pool.session().call(&Request::PutAbort { object: self.object });
         }
     }
+}
+
+/// How much room is asked for where so much is needed.
+fn generous(needed: u64) -> u64 {
+    needed.saturating_add(GROW_BYTES_MAX.min(needed))
 }
 
 /// Reads until the chunk is full or the input ends.
