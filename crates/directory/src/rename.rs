@@ -127,12 +127,6 @@ impl Draft<'_> {
         name: &ObjectName,
     ) -> Result<Reply, DirectoryError> {
         let object = self.known_object(id)?;
-        if let Some(other) = self.name_owner(name).filter(|other| *other != id)
-            && let Stage::Mutable { .. } = self.known_object(other)?.stage
-        {
-            // Whoever writes a file sees no region under its name, and would not know what it removes.
-            return Err(DirectoryError::NameTaken { name: name.clone(), object: other });
-        }
         if let Stage::Writing { .. } = object.stage {
             let sealed = self.seal(id, size, digest, homes)?;
             let Reply::Sealed { .. } = sealed else { return Ok(sealed) };
@@ -146,7 +140,8 @@ impl Draft<'_> {
         self.rename(&from, name, id, OnTarget::Replace)
     }
 
-    /// Takes its name from an object that another one is to have it; the homes that held it.
+    /// Takes its name from an object that another one is to have it; the homes that held it. A region keeps its name: whoever writes or moves a file
+    /// sees none under that name, and would not know what it removes.
     fn replace(
         &mut self,
         name: &ObjectName,
@@ -154,6 +149,9 @@ impl Draft<'_> {
         object: &ObjectRecord,
     ) -> Result<Vec<HomeInfo>, DirectoryError> {
         self.check_finished(name, object)?;
+        if let Stage::Mutable { .. } = object.stage {
+            return Err(DirectoryError::NameTaken { name: name.clone(), object: id });
+        }
         let homes = self.home_infos(object, |_| true);
         self.retire(id);
         Ok(homes)

@@ -709,6 +709,18 @@ fn a_put_is_not_published_over_a_region() {
 }
 
 #[test]
+fn what_is_renamed_does_not_replace_a_region() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let one = pool.put("one", MIB, 1).0;
+    let make =
+        Command::CreateRegion { name: name("m"), size: MIB, placement: Placement::Policy, local: NodeId(1) };
+    let Ok(Reply::Reserved { object: region, .. }) = pool.ask(make) else { panic!() };
+    let refused = pool.rename("one", "m", one, OnTarget::Replace).unwrap_err();
+    assert_eq!(refused, DirectoryError::NameTaken { name: name("m"), object: region });
+    assert_eq!((pool.named("one"), pool.named("m")), (Some(one), Some(region)));
+}
+
+#[test]
 fn copies_that_died_are_given_to_many_nodes_in_racks_without_one() {
     let nodes: Vec<(&str, u64)> = (0..12).map(|node| (["a", "b", "c", "d"][node / 3], 64 * MIB)).collect();
     let mut pool = Pool::with(&nodes);
