@@ -12,11 +12,11 @@ use crate::{ContentDigest, FOUND_MAX, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{DRAFTS_FOLDER, Epoch, NodeId, ObjectId, ObjectName};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Numbers from here on are not believed of what was not given: no directory comes so far, half of those that inodes leave to objects
 /// are still to be given, and a peer that names the last one would have the next put find none.
-const NUMBER_END: u64 = 1 << 61;
+pub(crate) const NUMBER_END: u64 = 1 << 61;
 
 impl Draft<'_> {
     /// Refuses numbers that no store can have given.
@@ -75,25 +75,32 @@ impl Draft<'_> {
         if found.len() > FOUND_MAX {
             return Err(DirectoryError::ListOutOfOrder { node, expected: ObjectId(0) });
         }
-        self.check_numbers(node, found.iter().map(|found| (found.object, found.epoch)))?;
+        self.check_numbers(
+            node,
+            found.iter().flat_map(|found| [found.epoch, found.as_of].map(|epoch| (found.object, epoch))),
+        )?;
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
-        let mut room = Room { free: self.state.free.clone(), names: BTreeSet::new() };
+        let mut room = Room { free: self.state.free.clone(), names: BTreeMap::new(), moved: BTreeMap::new() };
         for found in found {
             if self.is_ungiven(found.object, found.epoch) {
                 self.doubt(found.object, found.epoch);
             }
+            self.pass_epoch(found.as_of);
         }
-        // Of two that had one name, the one that was put last has it.
+        // Of two that had one name, the one that has it later comes first, so that no name is given twice.
         let mut newest: Vec<&Found> = found.iter().collect();
-        newest.sort_by_key(|found| Reverse(found.object));
+        newest.sort_by_key(|found| Reverse((found.as_of, found.object)));
         for found in newest {
             match self.adopt_one(node, found, &mut room) {
                 Ok(name) => taken.push((found.object, name)),
                 Err(why) => refused.push((found.object, why)),
             }
         }
-        taken.reverse();
-        refused.reverse();
+        // What was moved by one that came behind it has its last name in that list.
+        taken.retain(|(object, _)| !room.moved.contains_key(object));
+        taken.extend(room.moved);
+        taken.sort_unstable_by_key(|(object, _)| *object);
+        refused.sort_unstable_by_key(|(object, _)| *object);
         Ok(Reply::Adopted { taken, refused })
     }
 
@@ -104,7 +111,7 @@ impl Draft<'_> {
         }
         let home = Home { node, epoch: found.epoch, complete: true, heat: false };
         match self.object(found.object).cloned() {
-            Some(object) => self.adopt_copy(found, object, home, digest),
+            Some(object) => self.adopt_copy(found, object, home, digest, room),
             None => self.adopt_object(found, home, digest, room),
         }
     }
@@ -116,6 +123,7 @@ impl Draft<'_> {
         mut object: ObjectRecord,
         home: Home,
         digest: ContentDigest,
+        room: &mut Room,
     ) -> Result<ObjectName, NotAdopted> {
         let is_same = matches!(object.stage, Stage::Sealed { digest: sealed, .. } if sealed == digest);
         if !is_same || object.bytes != found.bytes {
@@ -129,9 +137,33 @@ impl Draft<'_> {
         // How many were asked for is not known any more: at least as many as there are.
         let whole = object.homes.iter().filter(|home| home.complete && !home.heat).count();
         object.copies = object.copies.max(u8::try_from(whole).unwrap_or(COPIES_MAX).min(COPIES_MAX));
-        let name = object.name.clone();
         self.set_object(found.object, Some(object));
-        Ok(name)
+        Ok(self.named_later(found, room))
+    }
+
+    /// The name of an object of which another copy was found. Where that one's node knew the names of a later epoch than those before, it
+    /// is the one that it says; where it knew those of an earlier one, nobody else who knew less has had that name since.
+    fn named_later(&mut self, found: &Found, room: &mut Room) -> ObjectName {
+        let known = self.claim(found.object);
+        let is_later = known.is_some_and(|known| found.as_of > known);
+        if is_later {
+            self.set_claim(found.object, found.as_of);
+        }
+        let name = self.object(found.object).map_or_else(|| found.name.clone(), |object| object.name.clone());
+        if known.is_none() || name == found.name {
+            return name;
+        }
+        let is_its = self.is_had_by(found, room);
+        if !is_later {
+            return name;
+        }
+        let own = is_its.then(|| found.name.clone()).filter(|name| self.is_free(name, room));
+        // It may be beside already.
+        let is_beside = own.is_none() && names_beside(found.object).any(|beside| beside == name);
+        let beside = || self.name_beside(found.object, room).filter(|_| !is_beside);
+        let Some(name) = own.or_else(beside) else { return name };
+        self.call(found.object, &name, room);
+        name
     }
 
     fn adopt_object(
@@ -148,48 +180,95 @@ impl Draft<'_> {
         let pages = room.free.first_fit(pages_for(found.bytes)).ok_or(NotAdopted::NoAddresses)?;
         let name = self.name_for(found, room).ok_or(NotAdopted::NoName)?;
         room.free.claim(pages);
-        room.names.insert(name.clone());
+        room.names.insert(name.clone(), found.object);
         let stage = Stage::Sealed { digest, pages };
         let object =
             ObjectRecord { name: name.clone(), copies: 1, bytes: found.bytes, homes: vec![home], stage };
         self.set_object(found.object, Some(object));
+        self.set_claim(found.object, found.as_of);
         Ok(name)
     }
 
-    /// The name it had, unless something has it of which there are bytes.
-    fn name_for(&mut self, found: &Found, room: &Room) -> Option<ObjectName> {
-        if let Some(owner) = self.name_owner(&found.name)
+    /// The name it had, unless something has it of which there are bytes, and which is not known to have had it earlier.
+    fn name_for(&mut self, found: &Found, room: &mut Room) -> Option<ObjectName> {
+        if let Some(owner) = self.owner_of(&found.name, room)
             && self.object(owner).is_some_and(|object| !object.homes.iter().any(|home| home.complete))
             && self.object(owner).is_some_and(|object| object.stage.writer().is_none())
         {
             self.retire(owner);
         }
-        let number = found.object.0;
-        let is_draft = found.name.as_str().starts_with(DRAFTS_FOLDER);
-        let own = (!is_draft).then(|| found.name.clone());
-        let others = [format!("recovered/{number}"), format!("recovered-{number}")];
-        let others = others.iter().filter_map(|name| ObjectName::parse(name).ok());
-        own.into_iter()
-            .chain(others)
-            .find(|name| self.check_name_is_free(name).is_ok() && !room.clashes(name))
+        let own = self.is_had_by(found, room).then(|| found.name.clone());
+        own.filter(|name| self.is_free(name, room)).or_else(|| self.name_beside(found.object, room))
     }
-}
 
-/// What the objects of one request take, which the state does not show before they are all stored.
-struct Room {
-    free: FreePages,
-    names: BTreeSet<ObjectName>,
-}
+    /// Whether an object may have the name of which it was found. Who has it and was found, too, by a node that knew the names of an
+    /// earlier epoch, gives it up for one beside it. Who has it for another reason keeps it: it was put since, or the store knows it.
+    fn is_had_by(&mut self, found: &Found, room: &mut Room) -> bool {
+        if found.name.as_str().starts_with(DRAFTS_FOLDER) {
+            return false;
+        }
+        let Some(owner) = self.owner_of(&found.name, room).filter(|owner| *owner != found.object) else {
+            return true;
+        };
+        let is_earlier = self.claim(owner).is_some_and(|known| (known, owner) < (found.as_of, found.object));
+        let beside = is_earlier.then(|| self.name_beside(owner, room)).flatten();
+        if let Some(beside) = &beside {
+            self.call(owner, beside, room);
+            room.moved.insert(owner, beside.clone());
+        }
+        beside.is_some()
+    }
 
-impl Room {
-    /// Whether a name is taken, or is a folder of one, or lies below one.
-    fn clashes(&self, name: &ObjectName) -> bool {
+    /// Gives an object that was found another name; as of when its name was known stays.
+    fn call(&mut self, id: ObjectId, name: &ObjectName, room: &mut Room) {
+        let Some(object) = self.object(id).cloned() else { return };
+        let as_of = self.claim(id);
+        self.set_object(id, Some(ObjectRecord { name: name.clone(), ..object }));
+        as_of.into_iter().for_each(|as_of| self.set_claim(id, as_of));
+        room.names.insert(name.clone(), id);
+    }
+
+    /// A free name for an object whose own is another's, or is none.
+    fn name_beside(&self, object: ObjectId, room: &Room) -> Option<ObjectName> {
+        names_beside(object).find(|name| self.is_free(name, room))
+    }
+
+    fn is_free(&self, name: &ObjectName, room: &Room) -> bool {
+        self.check_name_is_free(name).is_ok() && !self.clashes(name, room)
+    }
+
+    /// Which object has a name, as far as the request has come.
+    fn owner_of(&self, name: &ObjectName, room: &Room) -> Option<ObjectId> {
+        let given = room.names.get(name).copied().filter(|id| self.has(*id, name));
+        given.or_else(|| self.name_owner(name))
+    }
+
+    /// Whether a name that was given in this request is this one, or is a folder of it, or lies below it.
+    fn clashes(&self, name: &ObjectName, room: &Room) -> bool {
         let (text, folder) = (name.as_str(), format!("{name}/"));
-        self.names.iter().any(|other| {
+        room.names.iter().filter(|(other, id)| self.has(**id, other)).any(|(other, _)| {
             let other = other.as_str();
             other == text
                 || other.starts_with(&folder)
                 || text.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'))
         })
     }
+
+    fn has(&self, id: ObjectId, name: &ObjectName) -> bool {
+        self.object(id).is_some_and(|object| object.claims_name() && object.name == *name)
+    }
+}
+
+/// What an object may be called whose own name is another's, or is none.
+fn names_beside(object: ObjectId) -> impl Iterator<Item = ObjectName> {
+    let names = [format!("recovered/{}", object.0), format!("recovered-{}", object.0)];
+    names.into_iter().filter_map(|name| ObjectName::parse(&name).ok())
+}
+
+/// What the objects of one request take, which the state does not show before they are all stored.
+struct Room {
+    free: FreePages,
+    names: BTreeMap<ObjectName, ObjectId>,
+    /// Objects that gave up their names for those that were found, with the names that they have instead.
+    moved: BTreeMap<ObjectId, ObjectName>,
 }

@@ -82,8 +82,10 @@ pub struct Found {
     pub object: ObjectId,
     /// The epoch under which the copy was placed on this node.
     pub epoch: Epoch,
-    /// The name that it was put under; it may have been renamed since.
+    /// The name that it had as of an epoch; it may have been renamed since.
     pub name: ObjectName,
+    /// That epoch, as [`Command::HeldNames`] told it; else the one of the copy.
+    pub as_of: Epoch,
     /// Its size in bytes.
     pub bytes: u64,
     /// Digest of the copy if it is sealed, `None` for a region.
@@ -405,5 +407,14 @@ pub enum Command {
         incarnation: u64,
         /// The copies; those that are recorded already are passed over.
         found: Vec<Found>,
+    },
+    /// Names of sealed objects that a member holds. Answer: [`Reply::HeldNames`](crate::Reply::HeldNames).
+    HeldNames {
+        /// The member.
+        node: NodeId,
+        /// It knows them as of this epoch: what was renamed since is enough, if that is remembered.
+        as_of: Epoch,
+        /// All names, behind this object; `None` in the first question.
+        after: Option<ObjectId>,
     },
 }

@@ -2,10 +2,11 @@
 
 use crate::draft::Draft;
 use crate::error::{Contradiction, DirectoryError, RecoverError};
+use crate::names::Renamed;
 use crate::record::{AnswerRecord, Change, MemberState};
 use crate::state::State;
 use crate::{Command, Mutation, Record, Reply, RequestId};
-use hinterland_types::NodeId;
+use hinterland_types::{Epoch, NodeId};
 use std::collections::BTreeMap;
 
 /// What can be set.
@@ -69,6 +70,7 @@ pub struct Directory {
     settings: Settings,
     state: State,
     leases: BTreeMap<NodeId, Lease>,
+    renamed: Renamed,
     revision: u64,
     last_ms: u64,
 }
@@ -90,7 +92,8 @@ impl Directory {
         let until_ms = now_ms.saturating_add(settings.lease_ms);
         let alive = state.members.iter().filter(|(_, member)| member.state != MemberState::Down);
         let leases = alive.map(|(node, _)| (*node, Lease { until_ms, used_bytes: 0 })).collect();
-        Ok(Self { settings, state, leases, revision: 0, last_ms: now_ms })
+        let renamed = Renamed::since(Epoch(state.meta.next_epoch));
+        Ok(Self { settings, state, leases, renamed, revision: 0, last_ms: now_ms })
     }
 
     /// Works out what a command does, and changes nothing.
@@ -111,7 +114,7 @@ impl Directory {
             extended = extend(self.leases.clone(), slept_ms);
             &extended
         };
-        let mut draft = Draft::new(&self.state, &self.settings, leases, now_ms);
+        let mut draft = Draft::new(&self.state, &self.settings, leases, &self.renamed, now_ms);
         let down = draft.expire();
         let reply = draft.execute(command, down)?;
         let (changes, leases) = draft.finish();
@@ -177,7 +180,10 @@ impl Directory {
                 None => self.leases.remove(&node),
             };
         }
+        let renamed = self.state.renamed_by(&plan.changes);
         self.state.commit(plan.changes);
+        let as_of = Epoch(self.state.meta.next_epoch);
+        renamed.into_iter().for_each(|object| self.renamed.add(as_of, object));
         plan.reply
     }
 
@@ -306,6 +312,7 @@ impl Draft<'_> {
             Command::LookupHome { page } => self.lookup_home(*page),
             Command::PageHomes { object, after } => self.list_homes(*object, *after),
             Command::Members => Ok(self.list_members()),
+            Command::HeldNames { node, as_of, after } => self.held_names(*node, *as_of, *after),
             Command::Tick => Ok(Reply::Ticked { down }),
             Command::Rename { from, to, object, target } => self.rename(from, to, *object, *target),
             Command::RenameFolder { from, to, object } => self.rename_folder(from, to, *object),

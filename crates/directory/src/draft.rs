@@ -2,6 +2,7 @@
 
 use crate::directory::{Lease, Settings};
 use crate::error::DirectoryError;
+use crate::names::Renamed;
 use crate::record::{
     Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
     PageRecord, RegionRecord, Stage,
@@ -17,6 +18,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) now_ms: u64,
     leases: &'a BTreeMap<NodeId, Lease>,
+    pub(crate) renamed: &'a Renamed,
     meta: MetaRecord,
     doubted: Option<Doubted>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
@@ -24,6 +26,7 @@ pub(crate) struct Draft<'a> {
     regions: BTreeMap<ObjectId, Option<RegionRecord>>,
     page_homes: BTreeMap<PageNumber, Option<PageHomeRecord>>,
     page_moves: BTreeMap<PageNumber, Option<PageMoveRecord>>,
+    claims: BTreeMap<ObjectId, Option<Epoch>>,
     lease_changes: BTreeMap<NodeId, Option<Lease>>,
 }
 
@@ -32,6 +35,7 @@ impl<'a> Draft<'a> {
         state: &'a State,
         settings: &'a Settings,
         leases: &'a BTreeMap<NodeId, Lease>,
+        renamed: &'a Renamed,
         now_ms: u64,
     ) -> Self {
         Self {
@@ -39,6 +43,7 @@ impl<'a> Draft<'a> {
             settings,
             now_ms,
             leases,
+            renamed,
             meta: state.meta,
             doubted: state.doubted,
             members: BTreeMap::new(),
@@ -46,6 +51,7 @@ impl<'a> Draft<'a> {
             regions: BTreeMap::new(),
             page_homes: BTreeMap::new(),
             page_moves: BTreeMap::new(),
+            claims: BTreeMap::new(),
             lease_changes: BTreeMap::new(),
         }
     }
@@ -132,8 +138,22 @@ impl<'a> Draft<'a> {
 
     /// The object that has the name.
     pub(crate) fn name_owner(&self, name: &ObjectName) -> Option<ObjectId> {
-        let claims = |id: &ObjectId| self.object(*id).is_some_and(|object| object.claims_name());
+        let claims = |id: &ObjectId| {
+            self.object(*id).is_some_and(|object| object.claims_name() && object.name == *name)
+        };
         self.state.names.get(name).copied().filter(claims)
+    }
+
+    /// Up to which epoch the name of an object was known to the node that brought it back; of others nothing.
+    pub(crate) fn claim(&self, id: ObjectId) -> Option<Epoch> {
+        match self.claims.get(&id) {
+            Some(changed) => *changed,
+            None => self.state.claims.get(&id).copied(),
+        }
+    }
+
+    pub(crate) fn set_claim(&mut self, id: ObjectId, as_of: Epoch) {
+        self.claims.insert(id, Some(as_of));
     }
 
     pub(crate) fn lease(&self, node: NodeId) -> Option<&Lease> {
@@ -167,6 +187,16 @@ impl<'a> Draft<'a> {
         let epoch = Epoch(self.meta.next_epoch);
         self.meta.next_epoch += 1;
         epoch
+    }
+
+    /// The epoch that will be given next: all names that were given and taken away until now are of an earlier one.
+    pub(crate) const fn as_of(&self) -> Epoch {
+        Epoch(self.meta.next_epoch)
+    }
+
+    /// Somebody knew the names of this epoch: those that are given from here on are later.
+    pub(crate) fn pass_epoch(&mut self, as_of: Epoch) {
+        self.meta.next_epoch = self.meta.next_epoch.max(as_of.0);
     }
 
     /// Whether the number was not given yet.
@@ -230,8 +260,8 @@ impl<'a> Draft<'a> {
     }
 
     /// The changes in the order in which they are stored and committed: what goes before what comes.
-    pub(crate) fn finish(self) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
-        let mut gone = Vec::new();
+    pub(crate) fn finish(mut self) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
+        let mut gone = self.changed_claims();
         let mut come = Vec::new();
         let is_gone = |node: &NodeId| matches!(self.members.get(node), Some(None));
         let unasked = self.state.answers.keys().filter(|(node, _)| is_gone(node));
@@ -281,6 +311,23 @@ impl<'a> Draft<'a> {
             gone.push(Change::Meta(self.meta));
         }
         (gone, self.lease_changes)
+    }
+
+    /// What is known of names that were claimed: nothing any more where the object is gone, or somebody has named it since.
+    fn changed_claims(&mut self) -> Vec<Change> {
+        for (id, object) in &self.objects {
+            let Some(old) = self.state.objects.get(id).filter(|_| self.state.claims.contains_key(id)) else {
+                continue;
+            };
+            let is_as_before =
+                object.as_ref().is_some_and(|object| object.claims_name() && object.name == old.name);
+            if !is_as_before {
+                self.claims.entry(*id).or_insert(None);
+            }
+        }
+        let claims = std::mem::take(&mut self.claims).into_iter();
+        let changed = claims.filter(|(id, as_of)| self.state.claims.get(id) != as_of.as_ref());
+        changed.map(|(id, as_of)| Change::Claim(id, as_of)).collect()
     }
 }
 

@@ -486,6 +486,12 @@ pub enum Contradiction {
         /// The object.
         object: ObjectId,
     },
+    /// A claim to a name of an object that has none.
+    #[error("{object} is said to be known by its name, and has none")]
+    NothingToClaim {
+        /// The object.
+        object: ObjectId,
+    },
     /// Records of the pages of a region that do not fit to it or to each other.
     #[error("the records of the pages of {object} do not fit together: {what}")]
     BadRegion {

@@ -42,6 +42,7 @@ mod heat;
 mod lifecycle;
 pub mod locks;
 mod members;
+mod names;
 mod placement;
 mod queries;
 mod record;

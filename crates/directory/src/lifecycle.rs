@@ -226,7 +226,11 @@ impl Draft<'_> {
         let homes = self.home_infos(object, |_| true);
         match object.stage {
             Stage::Writing { .. } | Stage::Making { .. } => self.check_finished(name, object)?,
-            Stage::Sealed { .. } | Stage::Mutable { .. } => self.retire(id),
+            Stage::Sealed { .. } | Stage::Mutable { .. } => {
+                // Whoever knows names as of an earlier epoch does not know that this one is free.
+                self.next_epoch();
+                self.retire(id);
+            }
             Stage::Removing { .. } => {}
         }
         Ok(Reply::Removed { object: id, homes })

@@ -15,6 +15,7 @@
 //! | `homes` | page number, 4 bytes | object id, node, epoch: a page that is not where the base rule says |
 //! | `moves` | page number, 4 bytes | object id, from node, to node, epoch, incarnation of the latter |
 //! | `answers` | node id, 8 bytes, slot, 2 bytes | incarnation and number of the request, the answer; only where several hosts share a store |
+//! | `claims` | object id, 8 bytes | epoch up to which the node that brought the object back knew its name; only of those that were |
 //!
 //! `names` and `pages` follow from `objects` and are kept so that recovery can compare them: a store in
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
@@ -58,11 +59,13 @@ pub enum Table {
     Moves,
     /// Node and slot to the last request that was carried out for it, with its answer.
     Answers,
+    /// Object id, of one that was found, to the epoch up to which its name was known.
+    Claims,
 }
 
 impl Table {
     /// All tables, in the order of the enum.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Meta,
         Self::Members,
         Self::Objects,
@@ -72,6 +75,7 @@ impl Table {
         Self::Homes,
         Self::Moves,
         Self::Answers,
+        Self::Claims,
     ];
 
     /// The table's name in the store.
@@ -86,6 +90,7 @@ impl Table {
             Self::Homes => "homes",
             Self::Moves => "moves",
             Self::Answers => "answers",
+            Self::Claims => "claims",
         }
     }
 }
@@ -384,6 +389,7 @@ pub(crate) enum Change {
     PageHome(PageNumber, Option<PageHomeRecord>),
     PageMove(PageNumber, Option<PageMoveRecord>),
     Answer((NodeId, u16), Option<AnswerRecord>),
+    Claim(ObjectId, Option<Epoch>),
 }
 
 impl Change {
@@ -415,6 +421,9 @@ impl Change {
             Self::Answer((node, slot), answer) => {
                 let key = [&node.0.to_be_bytes()[..], &slot.to_be_bytes()].concat();
                 (Table::Answers, key, answer.as_ref().map(encode))
+            }
+            Self::Claim(id, as_of) => {
+                (Table::Claims, id.0.to_be_bytes().to_vec(), as_of.as_ref().map(encode))
             }
         };
         Mutation { table, key, value }

@@ -4,7 +4,7 @@ use crate::error::{Contradiction, RecoverError};
 use crate::record::{DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, META_KEY, MetaRecord, Record, Table};
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
-use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
@@ -25,6 +25,7 @@ struct Tables {
     homes: BTreeMap<PageNumber, PageHomeRecord>,
     moves: BTreeMap<PageNumber, PageMoveRecord>,
     answers: BTreeMap<(NodeId, u16), AnswerRecord>,
+    claims: BTreeMap<ObjectId, Epoch>,
 }
 
 /// Rebuilds the state; no record at all is the state of a pool that has just begun.
@@ -53,6 +54,9 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     for (id, object) in tables.objects {
         state.put_in(id, object)?;
     }
+    // A release that does not know the table leaves the claims of what it removes.
+    state.claims = tables.claims;
+    state.claims.retain(|id, _| state.objects.get(id).is_some_and(ObjectRecord::claims_name));
     compare_names(&state, &tables.names)?;
     compare_pages(&state, &tables.pages)?;
     state.check_objects()?;
@@ -102,6 +106,9 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
         }
         Table::Answers => {
             tables.answers.insert(slot(record)?, value(record)?);
+        }
+        Table::Claims => {
+            tables.claims.insert(ObjectId(number(record)?), value(record)?);
         }
     }
     Ok(())

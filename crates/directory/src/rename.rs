@@ -31,6 +31,8 @@ impl Draft<'_> {
         if object.name != *from {
             return Err(DirectoryError::UnknownName { name: from.clone() });
         }
+        // Whoever knows names as of an earlier epoch knows an earlier name.
+        self.next_epoch();
         let other = self.name_owner(to).map(|other| Ok((other, self.known_object(other)?.clone())));
         let Some((other_id, other)) = other.transpose()? else {
             if matches!(target, OnTarget::Exchange(_)) {
@@ -80,6 +82,7 @@ impl Draft<'_> {
         if found.is_empty() {
             return Err(DirectoryError::UnknownName { name: from.clone() });
         }
+        self.next_epoch();
         for id in found {
             let Some(object) = self.object(id).cloned() else { continue };
             let name = object.name.as_str().replacen(from.as_str(), to.as_str(), 1);

@@ -289,9 +289,25 @@ pub enum Reply {
     },
     /// What was found is dealt with.
     Adopted {
-        /// Objects that are in the pool again, or have another copy, with their names.
+        /// Objects that are in the pool again, or have another copy, with their names; and those that gave one of these names up, with the
+        /// names that they have instead.
         taken: Vec<(ObjectId, ObjectName)>,
         /// Those that are not, and why.
         refused: Vec<(ObjectId, NotAdopted)>,
+    },
+    /// Names of what a node holds.
+    HeldNames {
+        /// The names are known as of this epoch, once all of them were asked for.
+        as_of: Epoch,
+        /// Ascending by object.
+        names: Vec<(ObjectId, ObjectName)>,
+        /// Objects that are being put or removed: their names are not known as of that epoch.
+        unsettled: Vec<ObjectId>,
+        /// Whether there are more behind the last.
+        more: bool,
+        /// Whether all names are told, and not only those since the epoch of the question.
+        all: bool,
+        /// With all names, the earliest and the latest epoch as of which names were known of objects that were found.
+        claimed: Option<(Epoch, Epoch)>,
     },
 }

@@ -8,10 +8,10 @@ use crate::record::{
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
-use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `stored`, `members`, `objects`, `answers` and the three of regions follows from those.
+/// Every field but `meta`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) page_homes: BTreeMap<PageNumber, PageHomeRecord>,
     pub(crate) page_moves: BTreeMap<PageNumber, PageMoveRecord>,
     pub(crate) answers: BTreeMap<(NodeId, u16), AnswerRecord>,
+    /// Up to which epoch the name of an object was known to the node that brought it back.
+    pub(crate) claims: BTreeMap<ObjectId, Epoch>,
     pub(crate) names: BTreeMap<ObjectName, ObjectId>,
     pub(crate) pages: BTreeMap<PageNumber, PageRecord>,
     pub(crate) free: FreePages,
@@ -56,6 +58,7 @@ impl State {
             page_homes: BTreeMap::new(),
             page_moves: BTreeMap::new(),
             answers: BTreeMap::new(),
+            claims: BTreeMap::new(),
             names: BTreeMap::new(),
             pages: BTreeMap::new(),
             free: FreePages::all(),
@@ -79,6 +82,21 @@ impl State {
         let (first, owner) = self.pages.range(..=page).next_back()?;
         let run = PageRun::new(*first, owner.count).ok()?;
         run.contains(page).then_some(owner.object)
+    }
+
+    /// Objects to which changes give another name, or another whole copy: one that was being made has the name of before.
+    pub(crate) fn renamed_by(&self, changes: &[Change]) -> Vec<ObjectId> {
+        let renamed = changes.iter().filter_map(|change| match change {
+            Change::Object(id, Some(object)) => {
+                let before = self.objects.get(id)?;
+                let whole = |object: &ObjectRecord| object.homes.iter().filter(|home| home.complete).count();
+                let is_sealed = matches!(before.stage, Stage::Sealed { .. });
+                let is_copied = is_sealed && whole(object) > whole(before);
+                (object.claims_name() && (before.name != object.name || is_copied)).then_some(*id)
+            }
+            _ => None,
+        });
+        renamed.collect()
     }
 
     /// Takes over the changes of one plan.
@@ -130,6 +148,12 @@ impl State {
                 }
                 Change::Answer(slot, None) => {
                     self.answers.remove(&slot);
+                }
+                Change::Claim(id, Some(as_of)) => {
+                    self.claims.insert(id, as_of);
+                }
+                Change::Claim(id, None) => {
+                    self.claims.remove(&id);
                 }
                 Change::Object(_, None)
                 | Change::Name(..)
@@ -276,6 +300,9 @@ impl State {
     /// Checks every rule between records; indexes and sums are taken to be right.
     pub(crate) fn check_objects(&self) -> Result<(), Contradiction> {
         self.objects.iter().try_for_each(|(id, object)| self.check_object(*id, object))?;
+        if let Some(id) = self.claims.keys().find(|id| !self.objects.contains_key(id)) {
+            return Err(Contradiction::NothingToClaim { object: *id });
+        }
         self.check_regions()
     }
 
@@ -303,6 +330,9 @@ impl State {
         }
         if !object.claims_name() && object.homes.is_empty() {
             return Err(Contradiction::NothingToRemove { object: id });
+        }
+        if self.claims.contains_key(&id) && !object.claims_name() {
+            return Err(Contradiction::NothingToClaim { object: id });
         }
         match object.pages() {
             Some(pages) if pages.count() != pages_for(object.bytes) => {

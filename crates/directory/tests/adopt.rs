@@ -57,8 +57,8 @@ impl World {
         let nodes = homes.iter().map(|home| home.node).collect();
         self.ask(&Command::Seal { object, size: MIB, digest, homes: nodes }).unwrap();
         for home in homes {
-            let found =
-                Found { object, epoch: home.epoch, name: name.clone(), bytes: MIB, digest: Some(digest) };
+            let (epoch, digest) = (home.epoch, Some(digest));
+            let found = Found { object, epoch, name: name.clone(), as_of: epoch, bytes: MIB, digest };
             self.nodes.get_mut(&home.node).unwrap().insert(object, found);
         }
     }
@@ -245,7 +245,8 @@ fn of_two_that_one_node_has_of_one_name_the_last_that_was_put_has_it() {
     let mut world = World::new();
     let found = |number: u64| {
         let digest = Some(ContentDigest([number as u8; 32]));
-        Found { object: ObjectId(number), epoch: Epoch(number), name: name(2), bytes: MIB, digest }
+        let epoch = Epoch(number);
+        Found { object: ObjectId(number), epoch, name: name(2), as_of: epoch, bytes: MIB, digest }
     };
     let command = Command::Adopt {
         node: NodeId(1),
@@ -289,7 +290,8 @@ fn numbers_that_no_directory_has_given_are_refused_and_use_up_nothing() {
     let mut world = World::new();
     let (node, incarnation) = (NodeId(1), world.incarnation);
     let digest = Some(ContentDigest::default());
-    let good = Found { object: ObjectId(16), epoch: Epoch(1), name: name(0), bytes: MIB, digest };
+    let (object, epoch, bytes) = (ObjectId(16), Epoch(1), MIB);
+    let good = Found { object, epoch, name: name(0), as_of: epoch, bytes, digest };
     let numbers = [(0, 1), (1, 1), (15, 1), (1 << 61, 1), (u64::MAX, 1), (16, 1 << 61), (16, u64::MAX)];
     for (object, epoch) in numbers {
         let found = Found { object: ObjectId(object), epoch: Epoch(epoch), ..good.clone() };

@@ -2,8 +2,8 @@
 
 use crate::holdings::Holding;
 use hinterland_directory::NotAdopted;
-use hinterland_types::ObjectName;
 use hinterland_types::size::human;
+use hinterland_types::{DRAFTS_FOLDER, ObjectName};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
@@ -15,15 +15,43 @@ const NAMES_MAX: usize = 5;
 pub struct Adopted {
     taken: Sum,
     renamed: u64,
+    /// Their names are those of others.
+    beside: Sum,
+    /// Others of which that is so now.
+    moved: Vec<ObjectName>,
+    /// Other nodes knew names of a later time.
+    behind: Sum,
+    /// Other nodes adopted that knew those of an earlier time.
+    is_ahead: bool,
     left: Vec<(NotAdopted, Sum)>,
 }
 
 impl Adopted {
-    /// One is in the directory again, under this name.
-    pub fn took(&mut self, holding: &Holding, name: &ObjectName) {
+    /// One is in the directory again, under this name; `is_behind` says that other nodes knew names of a later time.
+    pub fn took(&mut self, holding: &Holding, name: &ObjectName, is_behind: bool) {
         tracing::info!(object = holding.object.0, "adopted {name}");
-        self.taken.add(name, holding.bytes());
-        self.renamed += u64::from(name != holding.name());
+        let (own, bytes) = (holding.name(), holding.bytes());
+        self.taken.add(name, bytes);
+        self.renamed += u64::from(*name != own);
+        if *name == own && is_behind {
+            tracing::info!(object = holding.object.0, "{name} may be of before");
+            self.behind.add(name, bytes);
+        }
+        if *name != own && !own.as_str().starts_with(DRAFTS_FOLDER) {
+            tracing::info!(object = holding.object.0, "{own} is another object's: this one is {name}");
+            self.beside.add(format!("{own} is {name}"), bytes);
+        }
+    }
+
+    /// An object gave up its name for one that was taken in, and has this one.
+    pub fn moved(&mut self, name: &ObjectName) {
+        tracing::info!("{name} gave up its name");
+        self.moved.push(name.clone());
+    }
+
+    /// Nodes that adopted before knew names of an earlier time.
+    pub const fn others_are_behind(&mut self) {
+        self.is_ahead = true;
     }
 
     /// One could not be taken in, and is let go of: it was saved there, or has copies enough elsewhere.
@@ -50,6 +78,7 @@ impl Adopted {
             };
             words.push(format!("adopted {}{renamed}", self.taken));
         }
+        words.extend(self.doubts());
         words.extend(self.left.iter().map(|(why, sum)| {
             let place = match why {
                 NotAdopted::TooManyCopies => "dropped here".to_owned(),
@@ -61,20 +90,51 @@ impl Adopted {
     }
 }
 
+impl Adopted {
+    /// A line for each reason for which a name may not be what people take it for.
+    fn doubts(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if self.beside.objects > 0 {
+            words.push(format!(
+                "beside others that have their names: {}; the others had them later, as far as nodes know, or stood in the directory (hint: compare both, then remove or rename one)",
+                self.beside
+            ));
+        }
+        if !self.moved.is_empty() {
+            let mut moved = Sum::default();
+            self.moved.iter().for_each(|name| moved.add(name, 0));
+            words.push(format!(
+                "objects whose names those of this node had later{}: look at both",
+                Names(&moved)
+            ));
+        }
+        if self.behind.objects > 0 {
+            words.push(format!(
+                "of before, perhaps: {}; other nodes were told of names after this one was told last, so these may have been renamed, replaced or removed since",
+                self.behind
+            ));
+        }
+        if self.is_ahead {
+            words.push("of before, perhaps: what other nodes have adopted that were told of names last before this one was; that may have been renamed, replaced or removed since".to_owned());
+        }
+        words
+    }
+}
+
 /// How many objects, how large all of them are, and what the first are called.
 #[derive(Default)]
 struct Sum {
     objects: u64,
     bytes: u64,
-    names: Vec<ObjectName>,
+    names: Vec<String>,
 }
 
 impl Sum {
-    fn add(&mut self, name: &ObjectName, bytes: u64) {
+    fn add(&mut self, name: impl ToString, bytes: u64) {
         self.objects += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.names.len() < NAMES_MAX {
-            self.names.push(name.clone());
+            self.names.push(name.to_string());
         }
     }
 }
@@ -82,11 +142,19 @@ impl Sum {
 impl Display for Sum {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let plural = if self.objects == 1 { "" } else { "s" };
-        write!(f, "{} object{plural}, {}", self.objects, human(self.bytes))?;
-        for (place, name) in self.names.iter().enumerate() {
+        write!(f, "{} object{plural}, {}{}", self.objects, human(self.bytes), Names(self))
+    }
+}
+
+/// What the first are called, and how many there are behind them.
+struct Names<'a>(&'a Sum);
+
+impl Display for Names<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (place, name) in self.0.names.iter().enumerate() {
             write!(f, "{}{name}", if place == 0 { " (" } else { ", " })?;
         }
-        match self.objects - self.names.len() as u64 {
+        match self.0.objects - self.0.names.len() as u64 {
             0 => write!(f, ")"),
             more => write!(f, " and {more} more)"),
         }
@@ -102,7 +170,7 @@ mod tests {
         let mut sum = Sum::default();
         let mut lines = Vec::new();
         for number in 0..7 {
-            sum.add(&ObjectName::parse(&format!("many/{number}")).unwrap(), 1 << 20);
+            sum.add(format!("many/{number}"), 1 << 20);
             lines.push(sum.to_string());
         }
         assert_eq!(lines[0], "1 object, 1.00 MiB (many/0)");

@@ -107,10 +107,8 @@ enum State {
 pub struct Holding {
     /// Identifier.
     pub object: ObjectId,
-    /// The name under which its put began.
-    name: ObjectName,
-    /// The one that it got when it was sealed, if that is another.
-    sealed_as: OnceLock<ObjectName>,
+    /// The name under which its put began, then the one in its header.
+    name: RwLock<ObjectName>,
     epoch: AtomicU64,
     bytes: AtomicU64,
     state: Mutex<State>,
@@ -196,9 +194,13 @@ impl Holding {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// What it was called when it was last written here.
-    pub fn name(&self) -> &ObjectName {
-        self.sealed_as.get().unwrap_or(&self.name)
+    /// What it was called when the directory was last heard about it.
+    pub fn name(&self) -> ObjectName {
+        self.name.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_name(&self, name: &ObjectName) {
+        self.name.write().unwrap_or_else(PoisonError::into_inner).clone_from(name);
     }
 
     /// The epoch under which this copy was placed here.
@@ -393,7 +395,7 @@ impl Holdings {
         }
         let holding = self.insert(object, epoch, name, bytes, [0; 16], State::Region)?;
         let header =
-            ObjectHeader { object, epoch, name: holding.name.clone(), bytes, content: HeaderContent::Region };
+            ObjectHeader { object, epoch, name: holding.name(), bytes, content: HeaderContent::Region };
         self.write_header(&header).inspect_err(|_| self.drop_alone(object))?;
         Ok(holding)
     }
@@ -465,10 +467,10 @@ impl Holdings {
         }
         holding.require(State::Writing)?;
         if *is_lent {
-            return Err(HoldingError::Lent(holding.name.clone()));
+            return Err(HoldingError::Lent(holding.name()));
         }
         let Some(quiet) = holding.writes.end(WRITES_END_WITHIN) else {
-            return Err(HoldingError::Written(holding.name.clone()));
+            return Err(HoldingError::Written(holding.name()));
         };
         let blocks = holding.compute_blocks(bytes)?;
         let sealed = digest(bytes, &blocks);
@@ -478,7 +480,7 @@ impl Holdings {
         let header = ObjectHeader {
             object,
             epoch: holding.epoch(),
-            name: name.unwrap_or_else(|| holding.name()).clone(),
+            name: name.cloned().unwrap_or_else(|| holding.name()),
             bytes,
             content: HeaderContent::Sealed { blocks: blocks.clone() },
         };
@@ -488,10 +490,7 @@ impl Holdings {
             self.find(object)?;
             self.write_header(&header)?;
         }
-        if let Some(name) = name {
-            // A seal that failed before has perhaps set it already, for the same put.
-            let _ = holding.sealed_as.set(name.clone());
-        }
+        holding.set_name(&header.name);
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         {
             // A stream that is sealed gets no more room: who asks for some looks at its state under the same lock.
@@ -506,6 +505,28 @@ impl Holdings {
             shelf.show(&holding);
         }
         Ok(sealed)
+    }
+
+    /// Keeps another name of a sealed object in its header, durably.
+    ///
+    /// # Errors
+    /// [`HoldingError`]; it has the name of before.
+    pub fn rename(&self, object: ObjectId, name: &ObjectName) -> Result<(), HoldingError> {
+        let holding = self.find(object)?;
+        let _writing = holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who removes it from here on removes the header behind this; what was made anew in its place has a header of its own.
+        if !Arc::ptr_eq(&self.find(object)?, &holding) {
+            return Err(HoldingError::Absent(object));
+        }
+        holding.require(State::Sealed)?;
+        if holding.name() == *name {
+            return Ok(());
+        }
+        let (epoch, bytes) = (holding.epoch(), holding.bytes());
+        let content = HeaderContent::Sealed { blocks: holding.blocks().to_vec() };
+        self.write_header(&ObjectHeader { object, epoch, name: name.clone(), bytes, content })?;
+        holding.set_name(name);
+        Ok(())
     }
 
     /// Memory may be read by devices through this host from here on.
@@ -665,8 +686,7 @@ impl Holdings {
         })?);
         let holding = Arc::new(Holding {
             object,
-            name,
-            sealed_as: OnceLock::new(),
+            name: RwLock::new(name),
             epoch: AtomicU64::new(epoch.0),
             bytes: AtomicU64::new(bytes),
             state: Mutex::new(state),
@@ -805,8 +825,7 @@ impl Holdings {
         };
         Ok(Holding {
             object: header.object,
-            name: header.name,
-            sealed_as: OnceLock::new(),
+            name: RwLock::new(header.name),
             epoch: AtomicU64::new(header.epoch.0),
             bytes: AtomicU64::new(header.bytes),
             state: Mutex::new(state),

@@ -21,6 +21,7 @@ mod local_server;
 mod locks;
 mod membership;
 mod mend;
+mod names;
 mod node;
 mod notices;
 mod options;

@@ -4,6 +4,7 @@ use crate::adopted::Adopted;
 use crate::directory_link::DirectoryLink;
 use crate::fault_point;
 use crate::holdings::{Holding, Holdings};
+use crate::names::KnownNames;
 use crate::options::NodeOptions;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};
@@ -60,6 +61,8 @@ pub struct Membership {
     pub adoption: Adoption,
     /// Folder of the node's state.
     pub state: PathBuf,
+    /// As of when the names are known of what is held.
+    pub names: Arc<KnownNames>,
 }
 
 /// Which objects a node puts into a directory again that does not know them.
@@ -136,7 +139,8 @@ impl Membership {
         adoption: Adoption,
     ) -> Self {
         let (rack, state) = (options.rack.clone(), options.state.clone());
-        Self { node, rack, address, incarnation, lease: LeaseClock::default(), adoption, state }
+        let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
+        Self { node, rack, address, incarnation, lease, adoption, state, names }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -247,6 +251,14 @@ impl Membership {
         }
     }
 
+    /// Hears how the objects that are held are called by now.
+    ///
+    /// # Errors
+    /// [`Refused`] if the directory does not say it, is older than what is held, or a disk does not take it.
+    pub fn hear_names(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
+        self.names.hear(self.node, directory, holdings, || self.show_newest(directory, holdings))
+    }
+
     /// Says that the node goes for a while; its copies are remembered.
     pub fn leave(&self, directory: &DirectoryLink) {
         let command = Command::Leave {
@@ -320,16 +332,23 @@ impl Membership {
         objects: &[ObjectId],
     ) -> Result<Vec<String>, Refused> {
         let (mut adopted, mut left) = (Adopted::default(), Vec::new());
+        let claimed = (!objects.is_empty()).then(|| KnownNames::claimed(self.node, directory)).flatten();
+        if claimed.is_some_and(|(earliest, _)| earliest < self.names.latest()) {
+            adopted.others_are_behind();
+        }
+        let is_behind =
+            |holding: &Holding| claimed.is_some_and(|(_, latest)| self.names.as_of(holding) < latest);
         for part in objects.chunks(FOUND_MAX) {
             let holdings_of = part.iter().filter_map(|object| holdings.find(*object).ok());
-            let found = holdings_of.map(|holding| found(&holding)).collect();
+            let found = holdings_of.map(|holding| found(&holding, &self.names)).collect();
             let command = Command::Adopt { node: self.node, incarnation: self.incarnation.get(), found };
             let Reply::Adopted { taken, refused } = directory.apply(&command)? else {
                 return Err(Refused::new(errno::EIO, "the directory did not say what it adopts"));
             };
             for (object, name) in taken {
-                if let Ok(holding) = holdings.find(object) {
-                    adopted.took(&holding, &name);
+                match holdings.find(object).ok().filter(|_| part.contains(&object)) {
+                    Some(holding) => adopted.took(&holding, &name, is_behind(&holding)),
+                    None => adopted.moved(&name),
                 }
             }
             left.extend(refused);
@@ -436,11 +455,12 @@ fn sealed_digest(holding: &Holding) -> Option<ContentDigest> {
     holding.is_sealed().then(|| ContentDigest(holding.digest()))
 }
 
-fn found(holding: &Holding) -> Found {
+fn found(holding: &Holding, names: &KnownNames) -> Found {
     Found {
         object: holding.object,
         epoch: holding.epoch(),
-        name: holding.name().clone(),
+        name: holding.name(),
+        as_of: names.as_of(holding),
         bytes: holding.bytes(),
         digest: sealed_digest(holding),
     }

@@ -14,6 +14,7 @@ use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Adoption, BEATS_PER_LEASE, Incarnation, Membership};
+use crate::names;
 use crate::options::{BackingChoice, NodeOptions};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
@@ -327,6 +328,7 @@ impl Node {
             spawn_repairs(&core)?,
             spawn_heat_copies(&core)?,
             spawn_pages(Arc::clone(&core), Arc::clone(&bell))?,
+            spawn_names(Arc::clone(&core), Arc::clone(&bell))?,
             spawn_deciding(Arc::clone(&core), Arc::clone(&bell))?,
         ];
         let cache_threads = Some(cache_threads);
@@ -829,6 +831,30 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
         }
     };
     let thread = std::thread::Builder::new().name("pages".to_owned()).spawn(watch);
+    Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
+}
+
+/// Hears how objects are called that are held here, until the node stops and once more then: who renames and stops loses nothing.
+fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
+    let hear = move || {
+        process::name_thread("names");
+        loop {
+            let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stopping, _) = bell
+                .changed
+                .wait_timeout_while(stopping, names::PAUSE, |stopping| !*stopping)
+                .unwrap_or_else(PoisonError::into_inner);
+            let is_last = *stopping;
+            drop(stopping);
+            if let Err(refused) = core.membership.hear_names(&core.directory, &core.holdings) {
+                tracing::debug!(%refused, "names are asked for again");
+            }
+            if is_last {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("names".to_owned()).spawn(hear);
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 

@@ -65,11 +65,29 @@ fn an_object_that_was_sealed_under_another_name_has_it_after_a_restart() {
     }
     holdings.seal_as(ObjectId(1), MIB, Some(&published)).unwrap();
     holdings.seal_as(ObjectId(2), MIB, None).unwrap();
-    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), &published);
+    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), published);
     drop(holdings);
     let (holdings, _) = folders.open(100 * MIB);
-    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), &published);
-    assert_eq!(holdings.find(ObjectId(2)).unwrap().name(), &name());
+    assert_eq!(holdings.find(ObjectId(1)).unwrap().name(), published);
+    assert_eq!(holdings.find(ObjectId(2)).unwrap().name(), name());
+}
+
+#[test]
+fn a_sealed_object_that_was_renamed_has_its_name_and_its_checksums_after_a_restart() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    let renamed = ObjectName::parse("folder/renamed").unwrap();
+    let holding = holdings.create(ObjectId(1), Epoch(5), name(), MIB, [0; 16]).unwrap();
+    assert!(matches!(holdings.rename(ObjectId(1), &renamed), Err(HoldingError::State { .. })));
+    holding.slice(0, MIB).unwrap().write_at(70_000, b"bytes").unwrap();
+    let digest = holdings.seal(ObjectId(1), MIB).unwrap();
+    holdings.rename(ObjectId(1), &renamed).unwrap();
+    assert!(matches!(holdings.rename(ObjectId(2), &renamed), Err(HoldingError::Absent(_))));
+    drop((holding, holdings));
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert_eq!(dropped, [""; 0]);
+    let holding = holdings.find(ObjectId(1)).unwrap();
+    assert_eq!((holding.name(), holding.epoch(), holding.digest()), (renamed, Epoch(5), digest));
 }
 
 #[test]
