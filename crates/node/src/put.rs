@@ -372,7 +372,11 @@ impl Puts {
             let found = if home.node == self.own {
                 self.holdings.seal_as(object, bytes, name)?
             } else {
-                match self.seal_home(home, object, bytes, name)? {
+                let request = match name.cloned() {
+                    Some(name) => PeerRequest::HomeSealAs { object, bytes, name },
+                    None => PeerRequest::HomeSeal { object, bytes },
+                };
+                match self.ask_home(home, &request)? {
                     PeerReply::Sealed { digest } => digest,
                     _ => return Err(confused()),
                 }
@@ -386,24 +390,6 @@ impl Puts {
             }
         }
         Ok(())
-    }
-
-    /// Has another home seal its copy, under a name that may be another than the one under which the put began.
-    fn seal_home(
-        &self,
-        home: &HomeInfo,
-        object: ObjectId,
-        bytes: u64,
-        name: Option<&ObjectName>,
-    ) -> Result<PeerReply, Refused> {
-        if let Some(name) = name.cloned() {
-            match self.ask_home(home, &PeerRequest::HomeSealAs { object, bytes, name }) {
-                // One of an earlier release does not know the question: its header keeps the name of before.
-                Err(refused) if matches!(refused.code, errno::EINVAL | errno::EIO) => {}
-                answer => return answer,
-            }
-        }
-        self.ask_home(home, &PeerRequest::HomeSeal { object, bytes })
     }
 
     fn find(&self, object: ObjectId) -> Result<Running, Refused> {
