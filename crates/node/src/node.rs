@@ -15,7 +15,7 @@ use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Adoption, BEATS_PER_LEASE, Incarnation, Membership};
 use crate::names;
-use crate::options::{BackingChoice, NodeOptions};
+use crate::options::{BackingChoice, NodeOptions, machine_bytes};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
 use crate::put::Puts;
@@ -32,7 +32,6 @@ use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_os::huge_pages::HugePageCounts;
-use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
     Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, control_groups, huge_pages, limits,
@@ -479,11 +478,7 @@ fn open_shelf(options: &NodeOptions, core: &Core, messages: &mut Vec<String>) ->
 
 /// Refuses more memory than the machine has: with pages that are made on demand nobody would notice before programs are killed for it.
 fn check_memory(options: &NodeOptions) -> Result<(), NodeError> {
-    // It is 0 where the system does not say.
-    match memory_total_bytes() {
-        0 => Ok(()),
-        total => refuse_above(total, options, || "this machine has".to_owned()),
-    }
+    machine_bytes().map_or(Ok(()), |total| refuse_above(total, options, || "this machine has".to_owned()))
 }
 
 /// Refuses more memory than the control groups of this process allow. Huge pages are not counted by them.

@@ -185,13 +185,15 @@ impl NodeOptions {
     }
 }
 
+/// Memory of the machine; nothing where the system does not say.
+pub fn machine_bytes() -> Option<u64> {
+    Some(memory_total_bytes()).filter(|bytes| *bytes > 0)
+}
+
 /// Memory that this process may use: of the machine, or of its control groups if that is less; as much as one likes where neither can be seen.
 fn usable_bytes() -> u64 {
-    let machine = match memory_total_bytes() {
-        0 => u64::MAX,
-        bytes => bytes,
-    };
-    control_groups::memory_limit().map_or(machine, |limit| machine.min(limit.bytes))
+    let group = control_groups::memory_limit().map(|limit| limit.bytes);
+    machine_bytes().into_iter().chain(group).min().unwrap_or(u64::MAX)
 }
 
 /// The usual size, or the whole pages of another one that is smaller; a page at the least.
