@@ -58,7 +58,7 @@ def test_a_node_that_goes_makes_pages_missing_and_one_that_comes_back_serves_the
 import os, signal, sys, torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from hinterland.compat.sglang import HinterlandHiCache
-config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "m", extra_config={"socket": sys.argv[1]})
+config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "m", extra_config={"socket": sys.argv[1], "extra_backend_tag": "tests"})
 backend = HinterlandHiCache(config)
 page = torch.arange(100.)
 print(backend.set("k", page), backend.exists("k"), flush=True)

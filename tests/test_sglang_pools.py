@@ -4,12 +4,15 @@ this file."""
 import ctypes
 import enum
 import importlib
+import os
 import sys
 import types
 
 import pytest
 
 STORAGE = "sglang.srt.mem_cache.hicache_storage"
+# An engine that was told of nothing but its model.
+MODEL: dict = {}
 
 
 class PoolName(str, enum.Enum):
@@ -46,8 +49,10 @@ class Pool:
 
 
 @pytest.fixture
-def connect(hinterland, monkeypatch, node):
-    """A function that makes a back end with a pool of keys and values and one of states."""
+def connect(hinterland, monkeypatch, node, tmp_path):
+    """A function that makes a back end with a pool of keys and values and one of states. `engine` is what the engine was told beside its
+    model; None for a release that does not say."""
+    (tmp_path / "model").mkdir()
 
     def module(name, **names):
         made = types.ModuleType(name)
@@ -62,9 +67,12 @@ def connect(hinterland, monkeypatch, node):
     backend = importlib.import_module("hinterland.compat.sglang")
     made = []
 
-    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1, lacks=(), engine=None, **extra):
+    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1, lacks=(), engine=MODEL, **extra):
+        names = {}
         if engine is not None:
-            module("sglang.srt.server_args", get_global_server_args=lambda: types.SimpleNamespace(**engine))
+            told = types.SimpleNamespace(**{"model_path": str(tmp_path / "model"), **engine})
+            names["get_global_server_args"] = lambda: told
+        module("sglang.srt.server_args", **names)
         config = types.SimpleNamespace(
             extra_config={"socket": str(node.socket), **extra}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
             dcp_size=1, logical_page_size=1, tp_rank=tp_rank, tp_size=tp_size, is_mla_model=is_mla_model)
@@ -152,3 +160,58 @@ def test_engines_that_scale_or_change_a_model_in_different_ways_do_not_share(con
         pool = Pool(9)
         assert connect(pool, engine=engine).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]}
         assert pool.memory[64:128] == bytes([number]) * 64
+
+
+def is_shared(connect, one, other, **extra):
+    """Whether what an engine stores is found by another, and right."""
+    assert connect(Pool(7), engine=one, **extra).batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]}
+    pool = Pool(1)
+    (found,) = connect(pool, engine=other, **extra).batch_get_v2([transfer()])[PoolName.MAMBA]
+    assert pool.memory[64:128] == bytes([7 if found else 1]) * 64
+    return found
+
+
+def test_models_that_are_served_under_one_name_do_not_share(connect, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights")
+        os.utime(tmp_path / name / "model.safetensors", ns=(1, 1))
+    one, two = ({"model_path": str(tmp_path / name)} for name in ("one", "two"))
+    assert not is_shared(connect, one, two) and is_shared(connect, one, one)
+    assert is_shared(connect, one, {"model_path": str(tmp_path / "two/../one")}), "a folder has several names"
+
+
+def test_a_folder_whose_files_were_written_anew_is_another_model(connect, tmp_path):
+    weights = tmp_path / "model/model.safetensors"
+    weights.write_text("old")
+    assert connect(Pool(7)).batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]}
+    pool = Pool(1)
+    assert connect(pool).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]} and pool.memory[64:128] == bytes([7]) * 64
+    weights.write_text("new")
+    os.utime(weights, ns=(1, 1))
+    pool = Pool(1)
+    assert connect(pool).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and pool.memory == bytes([1]) * 256
+
+
+def test_two_commits_of_a_model_of_the_hub_do_not_share(connect, monkeypatch, tmp_path):
+    refs = tmp_path / "hub/models--org--model/refs"
+    refs.mkdir(parents=True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    engine = {"model_path": "org/model"}
+    (refs / "main").write_text("0" * 40)
+    assert is_shared(connect, engine, engine)
+    (refs / "main").write_text("1" * 40)
+    pool = Pool(1)
+    assert connect(pool, engine=engine).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and pool.memory == bytes([1]) * 256
+
+
+@pytest.mark.parametrize("engine", [None, {"model_path": "org/model"}])
+def test_an_engine_whose_weights_nothing_tells_shares_nothing_unless_it_has_a_tag(connect, caplog, monkeypatch, tmp_path, engine):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    aside = connect(Pool(7), engine=engine)
+    assert "nothing tells which weights" in caplog.text and "extra_backend_tag" in caplog.text
+    assert aside.batch_set_v2([transfer()]) == {PoolName.MAMBA: [False]} and not aside.exists("page")
+    assert is_shared(connect, engine, engine, extra_backend_tag="version 1")
+    pool = Pool(1)
+    other = connect(pool, engine=engine, extra_backend_tag="version 2")
+    assert other.batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and pool.memory == bytes([1]) * 256

@@ -24,7 +24,7 @@ def storage_config(mla=False, **extra):
         tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=mla,
         enable_storage_metrics=True, is_page_first_layout=True, model_name="org/model",
         extra_config={"backend_name": "hinterland", "module_path": "hinterland.compat.sglang", "interface_v1": 1,
-                      "class_name": "HinterlandHiCache", "socket": sys.argv[1], **extra})
+                      "class_name": "HinterlandHiCache", "socket": sys.argv[1], "extra_backend_tag": "tests", **extra})
 
 
 def host_pool(kind, layout, seed=None):

@@ -28,6 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
+from ..weights import state
 from .pieces import Piece, length
 from .values import Name, Put, Values, named
 
@@ -37,7 +38,7 @@ Result = TypeVar("Result")
 # What is used of the extra configuration; the rest is SGLang's.
 SETTINGS = ("socket", "extra_backend_tag", "hashes_have_adapters")
 # What an engine may be told that changes keys and values of the same tokens.
-CHOICES = ("revision", "quantization", "json_model_override_args")
+CHOICES = ("revision", "quantization", "json_model_override_args", "dtype")
 # What the bytes of a page depend on but its tokens, as attributes of the pool; and of pools beside the first.
 FORM = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
         "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
@@ -64,11 +65,19 @@ class HinterlandHiCache(HiCacheStorage):
         # Drafts of which each rank has a part of its own, beside a model of which all have the same.
         self._split: set[str] = set()
         self._engine = _engine()
+        # SGLang tells the name that a model is served under, which two may have; and one may be changed where it lies.
+        self._model = _model(self._engine)
         # Most releases of SGLang hash the tokens of a page and nothing else: what one adapter made of them would be another's.
-        self._stands_aside = _has_adapters(self._engine) and extra.get("hashes_have_adapters") is not True
-        if self._stands_aside:
+        has_adapters = _has_adapters(self._engine) and extra.get("hashes_have_adapters") is not True
+        if has_adapters:
             LOG.warning("nothing is shared: SGLang hashes the tokens of a page and not its LoRA adapter (hint: start the engine without LoRA, or set "
                         "hashes_have_adapters to true in the extra configuration if this release hashes extra_key)")
+        is_told = self._model is not None or bool(self._tag)
+        if not is_told:
+            LOG.warning("nothing is shared: nothing tells which weights %s has, and another engine may have others under this name (hint: --revision "
+                        "with a commit, --model-path with a folder, or extra_backend_tag in the extra configuration, another one for each version of "
+                        "the weights)", storage_config.model_name)
+        self._stands_aside = has_adapters or not is_told
         self._values = Values(self._fingerprint(None), self._socket)
 
     # --- the pool whose pages these are ---
@@ -211,7 +220,7 @@ class HinterlandHiCache(HiCacheStorage):
         config = self._config
         # Not every release has these.
         dcp = f"dcp {getattr(config, 'dcp_rank', 0)}/{getattr(config, 'dcp_size', 1)}"
-        parts = [f"SGLang {config.model_name}", f"pp {config.pp_rank}/{config.pp_size}",
+        parts = [f"SGLang {config.model_name}", f"model {self._model}", f"pp {config.pp_rank}/{config.pp_size}",
                  f"cp {config.attn_cp_rank}/{config.attn_cp_size}", dcp,
                  f"logical page {getattr(config, 'logical_page_size', None)}", f"tag {self._tag}"]
         # What MLA keeps is the same in every rank of a group.
@@ -310,6 +319,20 @@ def _engine() -> Any:
         return get_global_server_args()
     except (ImportError, ValueError):
         return None
+
+
+def _model(engine: Any) -> Optional[str]:
+    """Which model an engine has, and what tells its weights from others; None if nothing does."""
+    path = getattr(engine, "model_path", None)
+    if not path:
+        return None
+    if getattr(engine, "load_format", None) == "dummy":
+        told: Optional[str] = f"made of the seed {getattr(engine, 'random_seed', None)}"
+    else:
+        told = state(path, getattr(engine, "revision", None), getattr(engine, "download_dir", None))
+    # One folder has several names.
+    name = Path(path).resolve() if Path(path).exists() else path
+    return told and f"{name} {told}"
 
 
 def _has_adapters(engine: Any) -> bool:
