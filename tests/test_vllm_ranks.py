@@ -3,6 +3,7 @@ and PyTorch are not needed: what is used of them stands in this file."""
 
 import importlib
 import logging
+import os
 import sys
 import types
 
@@ -11,6 +12,8 @@ from conftest import TREE
 
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 BLOCK = 16
+# Commits of a model of the Hub.
+OLD, NEW = "0" * 40, "1" * 40
 
 
 class Spec:
@@ -59,19 +62,19 @@ def connect(vllm, node):
     made = []
 
     def connect(role="scheduler", rank=0, layers=("layer.0", "layer.1"), spec=None, hashed=BLOCK, device="cpu", cache=None, media=None,
-                model=None, loader=None, **parallel):
+                model=None, loader=None, namespace="", **parallel):
         parallel = {"world_size": 2, "rank": rank, "tensor_parallel_size": 2, "pipeline_parallel_size": 1,
                     "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, **parallel}
-        transfer = types.SimpleNamespace(kv_connector_extra_config={"socket": str(node.socket)}, is_kv_consumer=True, is_kv_producer=True)
+        transfer = types.SimpleNamespace(kv_connector_extra_config={"socket": str(node.socket), "namespace": namespace}, is_kv_consumer=True, is_kv_producer=True)
         config = types.SimpleNamespace(
             kv_transfer_config=transfer, parallel_config=types.SimpleNamespace(**parallel), speculative_config=None, kv_events_config=None,
             device_config=types.SimpleNamespace(device_type=device),
             model_config=types.SimpleNamespace(**{
-                "dtype": "bfloat16", "quantization": None, "seed": 0, "model": "a/model", "revision": None,
+                "dtype": "bfloat16", "quantization": None, "seed": 0, "model": "a/model", "revision": OLD,
                 "hf_config": types.SimpleNamespace(to_json_string=str),
                 "multimodal_config": media and types.SimpleNamespace(mm_processor_kwargs=media), **(model or {})}),
             cache_config=types.SimpleNamespace(**{"cache_dtype": "auto", "prefix_caching_hash_algo": "sha256", **(cache or {})}),
-            load_config=types.SimpleNamespace(load_format="auto", **(loader or {})),
+            load_config=types.SimpleNamespace(**{"load_format": "auto", **(loader or {})}),
         )
         group = types.SimpleNamespace(layer_names=list(layers), kv_cache_spec=spec or Spec(), enable_kv_transfer=True)
         layout = types.SimpleNamespace(num_blocks=64, kv_cache_groups=[group], kv_cache_layout="NHD", hash_block_size=hashed)
@@ -135,6 +138,52 @@ def test_engines_whose_loaders_were_told_of_other_weights_do_not_share(connect):
     loaders = [{"model_loader_extra_config": {"tensorizer_uri": uri}} for uri in ("one", "two", "two")] + [{"model_loader_extra_config": {}}]
     names = [namespaces(connect("worker", loader=loader)) for loader in loaders]
     assert names[0] != names[1] == names[2] and names[3] == namespaces(connect("worker"))
+
+
+def test_engines_of_two_commits_of_a_model_do_not_share(connect, monkeypatch, tmp_path):
+    """Not every form of a configuration says which commit it is of; then the cache of the Hub's library does."""
+    refs = tmp_path / "hub/models--a--model/refs"
+    refs.mkdir(parents=True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def of(commit, **model):
+        (refs / "main").write_text(commit)
+        return namespaces(connect("worker", model={"revision": None, **model}))
+
+    assert of(OLD) == of(OLD) != of(NEW)
+    config = types.SimpleNamespace(to_json_string=str, _commit_hash=NEW)
+    assert of(OLD, hf_config=config) == of(NEW), "what was read tells more than what would be read now"
+    # Weights are looked up where they are downloaded to.
+    beside = tmp_path / "beside/models--a--model/refs"
+    beside.mkdir(parents=True)
+    (beside / "main").write_text(NEW)
+    (there,) = namespaces(connect("worker", model={"revision": None}, loader={"download_dir": str(tmp_path / "beside")}))
+    assert [there] == of(NEW)
+
+
+def test_an_engine_whose_weights_nothing_tells_stands_aside(connect, caplog, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for revision in (None, "a-branch", "../refs", "0" * 39):
+        scheduler, worker = connect(model={"revision": revision}), connect("worker", model={"revision": revision})
+        assert scheduler.planner is None and worker.copier is None
+        assert "which weights a/model stands for" in caplog.text and "hint: " in caplog.text
+    # Who says which version it is has said it.
+    one, two = (namespaces(connect("worker", model={"revision": None}, namespace=namespace)) for namespace in ("one", "two"))
+    assert one != two
+    assert connect("worker", model={"revision": None}, loader={"load_format": "dummy"}).copier, "made of the seed"
+
+
+def test_engines_do_not_share_once_a_file_of_their_model_was_written_anew(connect, tmp_path):
+    def of():
+        return namespaces(connect("worker", model={"model": str(tmp_path), "revision": None}))
+
+    (tmp_path / "model.safetensors").write_text("old")
+    (tmp_path / "config.json").symlink_to("nowhere")
+    before = of()
+    assert of() == before
+    (tmp_path / "model.safetensors").write_text("new")
+    os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+    assert of() != before
 
 
 def test_a_worker_whose_layers_differ_in_size_stores_nothing_that_its_scheduler_would_not_find(connect, caplog):

@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 
 from .copy import Copier
 from .events import Record
-from .fingerprint import device, fingerprint
+from .fingerprint import device, fingerprint, weights
 from .link import Link
 from .paged import NotShareable, check_ranks, check_scales, groups, shape, slices_of
 from .plan import Planner, Step
@@ -21,6 +21,11 @@ from .settings import Settings
 logger = init_logger("vllm.hinterland")
 
 STANDS_ASIDE = "Hinterland shares nothing of this engine: %s."
+# Another engine may have other weights under the same name, and what it computed would be taken for this one's.
+NOT_TOLD = (
+    "nothing tells which weights %s stands for (hint: --revision with a commit, --model with a folder, or a namespace for this version of"
+    " the weights)"
+)
 
 
 class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
@@ -38,6 +43,8 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             check_ranks(parallel)
             check_scales(vllm_config.cache_config)
+            if weights(vllm_config) is None and not self.settings.namespace:
+                raise NotShareable(NOT_TOLD % vllm_config.model_config.model)
             self.groups = groups(kv_cache_config)
         except NotShareable as reason:
             logger.warning(STANDS_ASIDE, reason)

@@ -1,6 +1,5 @@
 """What engines must agree on before they read each other's blocks, as the text of a namespace."""
 
-import hashlib
 import json
 import os
 import pathlib
@@ -8,9 +7,10 @@ import platform
 
 import vllm
 
+from ..weights import digest, state
+
 # Hash algorithms whose seed is drawn anew in each process unless PYTHONHASHSEED is set.
 SEEDED_AT_RANDOM = ("xxhash", "xxhash_cbor")
-WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 CPUINFO = pathlib.Path("/proc/cpuinfo")
 # Kinds of positions with two sets of factors, for short and for long contexts.
 LONG_ROPES = ("longrope", "su")
@@ -39,7 +39,7 @@ def fingerprint(vllm_config, shape, namespace, rank):
         "quantization": model.quantization,
         "load": (vllm_config.load_config.load_format, model.seed),
         "config": digest(model.hf_config.to_json_string()),
-        "weights": weights(model),
+        "weights": weights(vllm_config),
         "multimodal": multimodal(model),
         "speculative": speculative and (speculative.method, speculative.model, speculative.num_speculative_tokens),
         "hash": (algorithm, seed),
@@ -97,19 +97,14 @@ def device(kind):
     return " ".join([kind, platform.machine(), *sorted(LAID_OUT_FOR.intersection(flags))])
 
 
-def weights(model):
-    """What tells one set of weights from another under the same name."""
-    folder = pathlib.Path(model.model)
-    if folder.is_dir():
-        # Written anew in place, they are other weights: so sizes and times count, too.
-        files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_ENDINGS)
-        listed = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return digest(repr(listed))
-    if folder.is_file():
-        return f"{folder.stat().st_size} {folder.stat().st_mtime_ns}"
-    return getattr(model.hf_config, "_commit_hash", None)
-
-
-def digest(text):
-    """Sixteen hexadecimal digits that stand for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def weights(vllm_config):
+    """What tells one set of weights from another under the same name; None where nothing does."""
+    model, load = vllm_config.model_config, vllm_config.load_config
+    if not pathlib.Path(model.model).exists():
+        if getattr(load.load_format, "value", load.load_format) == "dummy":
+            return "made of the seed"
+        # That of the configuration, which not every format of one has.
+        known = getattr(model.hf_config, "_commit_hash", None)
+        if known:
+            return known
+    return state(model.model, model.revision, getattr(load, "download_dir", None))
