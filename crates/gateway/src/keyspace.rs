@@ -127,6 +127,7 @@ struct Draft<'item> {
 /// What a key has that is about to be written.
 #[derive(Clone, Copy)]
 struct Look {
+    /// What it must still have, so that nothing is replaced whose parts nobody would remove.
     expects: Expects,
     /// The head of a value in parts.
     parts: Option<Head>,
@@ -345,15 +346,12 @@ impl Keyspace {
             .map(|((Draft { item, place, .. }, pieces), look)| Replacement {
                 key: place.block_key(),
                 pieces,
-                expects: match (item.expects, look) {
-                    (Expects::Anything, Some(look)) => look.expects,
-                    (expects, _) => expects,
-                },
+                expects: if item.expects == Expects::Anything { look.expects } else { item.expects },
             })
             .collect();
         let outcomes = replace(&mut self.values, &blocks)?;
         let replaced = looks.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Replaced::Done);
-        self.remove_parts(replaced.filter_map(|(look, _)| look.as_ref()?.parts.as_ref()))?;
+        self.remove_parts(replaced.filter_map(|(look, _)| look.parts.as_ref()))?;
         Ok(outcomes)
     }
 
@@ -637,17 +635,16 @@ impl Keyspace {
         Err(KeyError::Contended)
     }
 
-    /// For each value, what its key has if that matters: where it lies in parts, or those of the value that it replaces are to be removed, so
-    /// that it must be known which value that is. Of one key there is one answer, so that writes of it stay in their order.
-    fn looks(&self, drafts: &[&Draft<'_>]) -> Result<Vec<Option<Look>>, KeyError> {
+    /// For each value, what its key has: where it lies in parts, or those of the value that it replaces are to be removed, it must be known
+    /// which value that is; else it is enough that it is none in parts. Of one key there is one answer, so that writes of it stay in their
+    /// order.
+    fn looks(&self, drafts: &[&Draft<'_>]) -> Result<Vec<Look>, KeyError> {
         let keys: Vec<&[u8]> = drafts.iter().map(|draft| draft.place.block_key()).collect();
         let found = self.values.find_many(&keys)?;
         let mut looks: BTreeMap<&[u8], Look> = BTreeMap::new();
         for (draft, found) in drafts.iter().zip(found) {
             let is_in_parts = draft.head.form != Form::Follows;
-            // Only an empty value has a block as short as one in parts.
-            let block_bytes = HEAD_BYTES + draft.place.kept();
-            let may_have_parts = found.is_some_and(|found| found.bytes() as usize == block_bytes);
+            let may_have_parts = found.is_some_and(|found| found.bytes() == draft.place.parted_bytes());
             let key = draft.place.block_key();
             if !(is_in_parts || may_have_parts) || looks.contains_key(key) {
                 continue;
@@ -658,11 +655,13 @@ impl Keyspace {
                 State::Absent => (found.map_or(Expects::Nothing, Expects::Block), None),
             };
             let parts = head.filter(|head| head.form != Form::Follows);
-            if is_in_parts || parts.is_some() {
-                looks.insert(key, Look { expects, parts });
-            }
+            looks.insert(key, Look { expects, parts });
         }
-        Ok(keys.iter().map(|key| looks.get(key).copied()).collect())
+        let of = |draft: &&Draft<'_>| {
+            let expects = Expects::NoneOf(draft.place.parted_bytes());
+            looks.get(draft.place.block_key()).copied().unwrap_or(Look { expects, parts: None })
+        };
+        Ok(drafts.iter().map(of).collect())
     }
 
     fn remove_parts<'head>(&self, heads: impl IntoIterator<Item = &'head Head>) -> Result<(), KeyError> {

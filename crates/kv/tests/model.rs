@@ -120,13 +120,15 @@ enum Step {
 /// Of 256 restarts that are drawn, those that happen.
 const RESTARTS: u8 = 48;
 
-/// What a swap expects: anything, nothing, what is there, or what never was.
+/// What a swap expects: anything, nothing, what is there, what never was, or none as long as what is there, or as something else.
 #[derive(Clone, Copy, Debug)]
 enum Hope {
     Anything,
     Nothing,
     Present,
     Wrong,
+    NoneAsLong,
+    NoneLonger,
 }
 
 fn size() -> impl Strategy<Value = u64> {
@@ -134,7 +136,8 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 fn hope() -> impl Strategy<Value = Hope> {
-    prop_oneof![3 => Just(Hope::Anything), 1 => Just(Hope::Nothing), 1 => Just(Hope::Present), 1 => Just(Hope::Wrong)]
+    let others = [Hope::Nothing, Hope::Present, Hope::Wrong, Hope::NoneAsLong, Hope::NoneLonger];
+    prop_oneof![3 => Just(Hope::Anything), 5 => proptest::sample::select(others.to_vec())]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -438,8 +441,14 @@ impl World {
         let (writer, slot, namespace, place) = self.taken.swap_remove(index % self.taken.len());
         let number = number & !1 | namespace as u8;
         let bytes = place.end - place.start;
-        let seen = self.lookup(number).map(|old| Seen { slot: old.slot, generation: old.generation });
+        let old = self.lookup(number);
+        let (length, seen) = (
+            old.map_or(1, |old| old.bytes),
+            old.map(|old| Seen { slot: old.slot, generation: old.generation }),
+        );
         let (expects, holds) = match (hope, seen) {
+            (Hope::NoneAsLong, seen) => (Expects::NoneOf(length), seen.is_none()),
+            (Hope::NoneLonger, _) => (Expects::NoneOf(length + 1), true),
             (Hope::Anything, _) => (Expects::Anything, true),
             (Hope::Nothing, seen) => (Expects::Nothing, seen.is_none()),
             (Hope::Present, Some(seen)) => (Expects::Block(seen), true),

@@ -1,7 +1,7 @@
 //! Under which key of a block a key of any length lies.
 
 use super::KeyError;
-use crate::head::KEY_BYTES_MAX;
+use crate::head::{HEAD_BYTES, KEY_BYTES_MAX};
 
 /// Longest key of a block.
 const BLOCK_KEY_BYTES_MAX: usize = 64;
@@ -59,6 +59,12 @@ impl<'key> Place<'key> {
             Kind::Own(_) => 0,
             Kind::Hash(_, bytes) => bytes,
         }
+    }
+
+    /// Bytes of the block of a value in parts; of the others only an empty one has as few.
+    pub const fn parted_bytes(&self) -> u32 {
+        // A key has at most 64 KiB: the cast loses nothing.
+        (HEAD_BYTES + self.kept()) as u32
     }
 
     /// Whether the key that stands in a block is this one.

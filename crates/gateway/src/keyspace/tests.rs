@@ -55,6 +55,10 @@ fn a_value_that_is_replaced_in_the_middle_of_a_write_leaves_no_part_behind() {
         (b"short", &LONG, &LONG),
         (&LONG, &LONG, b"short"),
         (&LONG, &LONG, &LONG),
+        (b"short", b"other", &LONG),
+        (b"short", b"", &LONG),
+        (b"", b"other", &LONG),
+        (b"", b"other", b""),
     ] {
         assert_eq!(one.set(&[item(before)]).unwrap(), [Replaced::Done]);
         let mut has_come = false;
@@ -86,6 +90,24 @@ fn writes_of_one_key_in_a_batch_stay_in_their_order_whatever_comes_in_between() 
     });
     assert_eq!(written.unwrap(), [Replaced::Done; 3]);
     assert!(one.value(b"key", 0).unwrap().is_some_and(|(_, value)| value == b"3"));
+    assert_eq!(ground.parts(), 0);
+}
+
+#[test]
+fn short_writes_of_one_key_stay_in_their_order_though_an_empty_one_looks_like_one_in_parts() {
+    let ground = Ground::new("empty");
+    let (mut one, mut other) = (ground.client(), ground.client());
+    let mut has_come = false;
+    let mut messages = 0;
+    let written = one.write(&[item(b"1"), item(b""), item(b"3"), item(b""), item(b"5")], |values, blocks| {
+        messages += 1;
+        if !std::mem::replace(&mut has_come, true) {
+            assert!(other.set_if(b"key", &LONG, None, Expects::Anything).unwrap());
+        }
+        values.replace(blocks)
+    });
+    assert_eq!((written.unwrap(), messages <= 8), (vec![Replaced::Done; 5], true), "{messages}");
+    assert!(one.value(b"key", 0).unwrap().is_some_and(|(_, value)| value == b"5"));
     assert_eq!(ground.parts(), 0);
 }
 

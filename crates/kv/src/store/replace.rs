@@ -23,6 +23,8 @@ pub enum Expects {
     Nothing,
     /// It still has the block that was seen.
     Block(Seen),
+    /// Readers find no block of so many bytes.
+    NoneOf(u32),
 }
 
 /// A block as a reader saw it.
@@ -140,6 +142,11 @@ impl<W: Words> Store<W> {
             Expects::Anything => true,
             Expects::Nothing => old.is_none(),
             Expects::Block(seen) => old.is_some_and(|old| self.seen(old) == seen),
+            Expects::NoneOf(bytes) => {
+                let is_of = |old| self.chunks.get(old).is_some_and(|used: &Used| used.bytes == bytes);
+                // One of before a restart is found by nobody, who could look what it is.
+                old.is_none_or(|old| self.is_unchecked(old) || !is_of(old))
+            }
         }
     }
 

@@ -170,5 +170,6 @@ const fn expects(expects: KvExpects) -> Expects {
         KvExpects::Anything => Expects::Anything,
         KvExpects::Nothing => Expects::Nothing,
         KvExpects::Block(block) => Expects::Block(seen(block)),
+        KvExpects::NoneOf(bytes) => Expects::NoneOf(bytes),
     }
 }

@@ -46,6 +46,8 @@ pub enum Expects {
     Nothing,
     /// It still has this block.
     Block(Found),
+    /// It has no block of so many bytes: one that must be looked into before it is replaced.
+    NoneOf(u32),
 }
 
 /// What became of a block to write.
@@ -306,6 +308,7 @@ impl KvValues {
                 Expects::Anything => KvExpects::Anything,
                 Expects::Nothing => KvExpects::Nothing,
                 Expects::Block(found) => KvExpects::Block(seen(&found)),
+                Expects::NoneOf(bytes) => KvExpects::NoneOf(bytes),
             };
             swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects, sum });
         }

@@ -64,6 +64,8 @@ pub enum KvExpects {
     Nothing,
     /// It still has the block that was seen.
     Block(KvSeen),
+    /// It has no block of so many bytes.
+    NoneOf(u32),
 }
 
 /// A block to swap in for whatever its key has.
