@@ -3,9 +3,10 @@
 
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
-use hinterland_pool::{Gather, KvCache, Pool, PoolError, Run, Stored};
+use hinterland_pool::{Expects, Gather, KvCache, Pool, PoolError, Replaced, Replacement, Run, Stored};
 use hinterland_proto::control::{
-    KvBlock, KvExpects, KvParent, KvReply, KvRequest, KvSeen, KvSlot, KvSwap, KvSwapped, Reply, Request,
+    KvBlock, KvExpects, KvParent, KvReply, KvRequest, KvSeen, KvSlot, KvStatus, KvSwap, KvSwapped, Reply,
+    Request,
 };
 use hinterland_types::{Handle, RackName};
 use std::io::Write;
@@ -43,6 +44,10 @@ impl Drop for Ground {
         }
         std::fs::remove_dir_all(&self.root).unwrap();
     }
+}
+
+fn kv_status(ground: &Ground) -> KvStatus {
+    ground.pool().kv_status().unwrap().remove(0)
 }
 
 fn put(kv: &KvCache, key: &[u8], bytes: &[u8]) -> Stored {
@@ -272,6 +277,32 @@ fn a_session_can_publish_and_abort_what_it_has_reserved_and_nothing_else() {
     assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots, sums: Vec::new() }).unwrap_err()), 13);
     let wrong = Handle(handle.0.wrapping_add(1));
     assert_eq!(code(&ask(&one, KvRequest::Clear { handle: wrong }).unwrap_err()), 9);
+}
+
+#[test]
+fn values_whose_session_has_ended_write_into_no_slot_that_others_have_by_now() {
+    const BYTES: usize = 64 << 10;
+    let ground = Ground::new("ended", 16 << 20);
+    let kv = ground.pool().kv("model").unwrap();
+    let mut values = ground.pool().kv_values("values").unwrap();
+    let block = |key| Replacement { key, pieces: &[&[1; BYTES]], expects: Expects::Anything };
+    // Those who replace two at once keep two slots for the next time.
+    assert_eq!(values.replace(&[block(b"a"), block(b"b")]).unwrap(), [Replaced::Done; 2]);
+    let reserved = || kv_status(&ground).reserved;
+    assert_eq!(reserved(), 2);
+    values.watch().unwrap().shutdown();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while reserved() > 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in 0..8 {
+        assert_eq!(put(&kv, &[number], &[100 + number; BYTES]), Stored::Written);
+    }
+    assert!(values.replace(&[block(b"a")]).is_err(), "it is to be opened again");
+    for number in 0..8 {
+        assert_eq!(get(&kv, &[number], BYTES), Some(vec![100 + number; BYTES]), "{number}");
+    }
 }
 
 /// Slots without a key.
