@@ -5,10 +5,18 @@ use crate::words::Words;
 /// Longest key in bytes: a hash of 512 bits.
 pub const KEY_BYTES_MAX: usize = 64;
 
-/// A namespace, by the number that a node gave to its fingerprint. Engines that disagree about the model have different
+/// A namespace, by the number of its fingerprint. Engines that disagree about the model have different
 /// ones and never meet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Namespace(pub u64);
+
+impl Namespace {
+    /// That of a fingerprint, the BLAKE3 hash of all that engines must agree on: its first 8 bytes.
+    pub const fn of(fingerprint: &[u8; 32]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *fingerprint;
+        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
 
 /// Why bytes are no key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
@@ -106,6 +114,13 @@ mod tests {
             let bytes: Vec<u8> = (0..length).collect();
             assert_eq!(BlockKey::new(&bytes).unwrap().to_vec(), bytes);
         }
+    }
+
+    #[test]
+    fn a_namespace_has_the_first_bytes_of_its_fingerprint_the_lowest_first() {
+        let mut fingerprint = [0xff; 32];
+        fingerprint[..8].copy_from_slice(&[8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(Namespace::of(&fingerprint), Namespace(0x0102_0304_0506_0708));
     }
 
     #[test]

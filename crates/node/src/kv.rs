@@ -216,7 +216,7 @@ impl UserStore {
     /// # Errors
     /// [`Refused`] if another fingerprint has its number.
     pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<OpenedSpace, Refused> {
-        let number = racks::number_of(&fingerprint);
+        let Namespace(number) = Namespace::of(&fingerprint);
         let label = || label.chars().take(LABEL_CHARS_MAX).collect();
         let mut state = self.lock();
         if let Some(known) = state.namespaces.get(&number).filter(|known| known.fingerprint == fingerprint) {

@@ -279,15 +279,18 @@ impl KvCache {
 
 /// The number by which [`Pool::kv_status`] tells the namespace of a fingerprint: a label may be only the beginning of one.
 pub fn kv_namespace(fingerprint: &str) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&blake3::hash(fingerprint.as_bytes()).as_bytes()[..8]);
-    u64::from_le_bytes(number)
+    Namespace::of(&hash_of(fingerprint)).0
+}
+
+/// What stands for a fingerprint in messages.
+fn hash_of(fingerprint: &str) -> [u8; 32] {
+    *blake3::hash(fingerprint.as_bytes()).as_bytes()
 }
 
 /// How the namespace of a fingerprint is opened.
 fn opening(fingerprint: &str) -> Request {
     let label = fingerprint.chars().take(200).collect();
-    let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
+    let fingerprint = hash_of(fingerprint);
     Request::Kv(KvRequest::Open { fingerprint, label })
 }
 

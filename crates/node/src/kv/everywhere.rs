@@ -180,7 +180,7 @@ impl KvStores {
     ) -> Result<(u64, u64), Refused> {
         racks::check_count(keys.len())?;
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let namespace = Namespace(racks::number_of(fingerprint));
+        let namespace = Namespace::of(fingerprint);
         let has_file = || self.plan.disk.as_ref().is_some_and(|disk| disk.file(user).exists());
         let store = match self.users.find_settled(user) {
             Some(store) => store,
@@ -200,7 +200,7 @@ impl KvStores {
 impl UserStore {
     /// See [`KvStores::clear_for_all`].
     fn clear_for_all(&self, fingerprint: &[u8; 32]) -> Result<(u64, u64), Refused> {
-        let namespace = Namespace(racks::number_of(fingerprint));
+        let namespace = Namespace::of(fingerprint);
         let mut state = self.lock();
         state.clears += 1;
         state.closed.retain(|_, until| Instant::now() < *until);
@@ -253,7 +253,7 @@ impl UserStore {
     /// Removes blocks from memory and disk, also of a namespace that nobody has opened since the node started; how many there were, and
     /// how many are pinned and stay.
     fn remove_all_of(&self, fingerprint: &[u8; 32], keys: &[BlockKey]) -> (u64, u64) {
-        let namespace = Namespace(racks::number_of(fingerprint));
+        let namespace = Namespace::of(fingerprint);
         let mut state = self.lock();
         let is_it = state.namespaces.get(&namespace.0).is_some_and(|known| known.fingerprint == *fingerprint);
         let (mut removed, mut pinned) = (0, 0);

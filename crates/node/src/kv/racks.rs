@@ -118,13 +118,6 @@ impl Space {
     }
 }
 
-/// The number that stands for a fingerprint in headers.
-pub(super) fn number_of(fingerprint: &[u8; 32]) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&fingerprint[..8]);
-    u64::from_le_bytes(number)
-}
-
 /// KV blocks of other nodes.
 pub struct KvRacks {
     options: KvRemote,

@@ -130,7 +130,7 @@ fn known(line: &str) -> Option<(u64, Known)> {
     let label = unescaped(words.next()?)?;
     let limits = Limits { quota_bytes, priority };
     let known = Known { fingerprint, label, counters, limits, is_memory_only, uses: Arc::default() };
-    Some((super::racks::number_of(&fingerprint), known))
+    Some((Namespace::of(&fingerprint).0, known))
 }
 
 /// The reverse of `escape_default`.
@@ -171,7 +171,7 @@ mod tests {
                 let is_memory_only = number % 2 == 1;
                 let known =
                     Known { fingerprint, label, counters, limits, is_memory_only, uses: Arc::default() };
-                (super::super::racks::number_of(&fingerprint), known)
+                (Namespace::of(&fingerprint).0, known)
             })
             .collect()
     }

@@ -101,7 +101,7 @@ impl UserStore {
 
     /// The namespace that was opened here under a fingerprint; all of it counts, not only what stands in headers.
     pub(in crate::kv) fn namespace_of(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
-        let number = Namespace(super::number_of(fingerprint));
+        let number = Namespace::of(fingerprint);
         let state = self.lock();
         let known = state.namespaces.get(&number.0)?;
         (known.fingerprint == *fingerprint).then_some(number)
