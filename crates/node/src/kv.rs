@@ -42,10 +42,11 @@ use start::Plan;
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use std::{fs, io};
 use users::Users;
 
 /// Longest label that is kept.
@@ -66,8 +67,6 @@ pub struct OpenedSpace {
 /// The stores of a node.
 pub struct KvStores {
     plan: Plan,
-    /// Where files with names lie, also those of a node that kept some.
-    folders: KvFolders,
     users: Users<UserStore>,
     /// The node is about to end, and ends its sessions.
     is_ending: AtomicBool,
@@ -85,7 +84,7 @@ pub struct UserStore {
     disk: Option<Arc<DiskTier>>,
     /// Why there is no disk tier though there was to be one.
     disk_refusal: Option<String>,
-    /// Where the namespaces are listed, if they outlive the node.
+    /// Where the namespaces are listed, if they outlive the node, or something of them does.
     spaces_path: Option<PathBuf>,
     restored: Restored,
     /// The order in which blocks are evicted.
@@ -118,13 +117,23 @@ impl KvStores {
     pub fn stop(&self) {
         for store in self.users.all_settled() {
             store.behind.stop();
-            if let Some(disk) = &store.disk {
-                let mut blocks = Vec::new();
-                store.lock().store.each_block(&mut |block| blocks.push(*block));
-                disk.stop(&store.view, &blocks);
+            let is_told = match &store.disk {
+                Some(disk) => {
+                    let mut blocks = Vec::new();
+                    store.lock().store.each_block(&mut |block| blocks.push(*block));
+                    disk.stop(&store.view, &blocks)
+                }
+                // One that could not be used is not told.
+                None => store.disk_refusal.is_none(),
+            };
+            let has_blocks = || !store.is_lost() && store.lock().store.status().blocks > 0;
+            if store.spaces_path.is_none() || store.files.are_kept && has_blocks() {
+                continue;
             }
-            if store.files.are_kept && (store.is_lost() || store.lock().store.status().blocks == 0) {
-                self.folders.remove(store.user);
+            if is_told {
+                self.plan.folders.remove(store.user);
+            } else {
+                self.plan.drop_left(store.user);
             }
         }
     }
@@ -145,7 +154,7 @@ impl KvStores {
         self.users.find_or_make(user, UserStore::is_good, |was_there| {
             if was_there {
                 tracing::error!(user, "a program has cut off the files of KV blocks: they are made anew");
-                self.folders.remove(user);
+                self.plan.drop_left(user);
             }
             let (store, messages) = UserStore::new(user, &self.plan)?;
             for message in messages {
@@ -268,10 +277,26 @@ impl UserStore {
     /// Writes the list of namespaces, if a node that comes later is to know them.
     fn save_spaces(&self, namespaces: &Spaces) {
         if let Some(path) = &self.spaces_path
-            && let Err(error) = spaces::save(path, namespaces)
+            && let Err(error) = self.write_spaces(path, namespaces)
         {
-            tracing::error!(path = %path.display(), %error, "the list of namespaces cannot be written: blocks of a new one will not outlive the node");
+            tracing::error!(path = %path.display(), %error, "the list of namespaces cannot be written: blocks of a new one will not outlive the node, and ones that were replaced may come back from a disk");
         }
+    }
+
+    /// Of a store that ends with the node it is enough whose blocks were replaced, of which the disk may have old ones.
+    fn write_spaces(&self, path: &Path, namespaces: &Spaces) -> io::Result<()> {
+        if self.files.are_kept {
+            return spaces::save(path, namespaces);
+        }
+        let replaced = spaces::replaced(namespaces);
+        // Where there is no list, none is what stands in it.
+        if replaced.is_empty() && !path.exists() {
+            return Ok(());
+        }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        spaces::save(path, &replaced)
     }
 
     /// Blocks of a namespace are replaced: nothing of it goes to a disk from here on, nor in a later life of the node.

@@ -20,6 +20,8 @@ struct Ground {
     node: Option<Node>,
     /// Whether its nodes have a disk for blocks.
     has_disk: bool,
+    /// Whether their blocks outlive them in memory.
+    keeps: bool,
     capacity_bytes: u64,
 }
 
@@ -29,8 +31,12 @@ impl Ground {
     }
 
     fn with(name: &str, has_disk: bool) -> Self {
+        Self::that_keeps(name, has_disk, true)
+    }
+
+    fn that_keeps(name: &str, has_disk: bool, keeps: bool) -> Self {
         let root = std::env::temp_dir().join(format!("hl-kv-restart-{name}-{}", std::process::id()));
-        let mut ground = Self { node: None, root, has_disk, capacity_bytes: 16 << 20 };
+        let mut ground = Self { node: None, root, has_disk, keeps, capacity_bytes: 16 << 20 };
         ground.start();
         ground
     }
@@ -46,7 +52,16 @@ impl Ground {
 
     fn start(&mut self) {
         let disk = KvDisk { folder: self.disk(), bytes: 64 << 20 };
-        self.node = Some(start(&self.root, self.capacity_bytes, self.has_disk.then_some(disk)));
+        let disk = self.has_disk.then_some(disk);
+        self.node = Some(start(&self.root, self.capacity_bytes, disk, self.keeps));
+    }
+
+    /// Where its node lists the namespaces.
+    fn list(&self) -> PathBuf {
+        let identifier = std::fs::read_to_string(self.root.join("state/node.id")).unwrap();
+        // The user of this process is the owner of what it has made.
+        let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&self.root).unwrap());
+        PathBuf::from(format!("/dev/shm/hinterland-{}/kv-{user}.spaces", identifier.trim()))
     }
 
     fn disk(&self) -> PathBuf {
@@ -87,14 +102,14 @@ impl Drop for Ground {
     }
 }
 
-fn start(root: &std::path::Path, capacity_bytes: u64, disk: Option<KvDisk>) -> Node {
+fn start(root: &std::path::Path, capacity_bytes: u64, disk: Option<KvDisk>, keeps: bool) -> Node {
     let rack = RackName::parse("one").unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
     let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
     options.capacity_bytes = 16 << 20;
     options.kv_capacity_bytes = capacity_bytes;
     options.kv_disk = disk;
-    options.kv_keep = true;
+    options.kv_keep = keeps;
     options.backing = BackingChoice::Pages(PageKind::Base4K);
     Node::start(options).unwrap()
 }
@@ -261,7 +276,12 @@ fn a_swap_of_before_is_whole_and_what_was_replaced_never_comes_back() {
 
 /// Blocks of before that were replaced and then removed, by a node that was killed before its disk had noted it.
 fn replaced_and_killed(name: &str) -> Ground {
-    let mut ground = Ground::with(name, true);
+    replaced_and_killed_by(name, true)
+}
+
+/// The same by one whose blocks outlive it in memory, or do not.
+fn replaced_and_killed_by(name: &str, keeps: bool) -> Ground {
+    let mut ground = Ground::that_keeps(name, true, keeps);
     assert_eq!(put(&ground.pool().kv("model").unwrap(), 1), Stored::Written);
     // A node that stops writes what is in memory to its disk.
     ground.stop();
@@ -282,9 +302,12 @@ fn replaced_and_killed(name: &str) -> Ground {
     };
     assert_eq!(values.replace(&[block]).unwrap(), [hinterland_pool::Replaced::Done]);
     assert_eq!(values.remove(&[&[1]]).unwrap(), 1);
+    let (list, listed) = (ground.list(), std::fs::read(ground.list()).unwrap());
     ground.stop();
-    // What its disk is left with if it is killed instead.
+    // What is left of disk and memory if it is killed instead.
     copied.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    std::fs::create_dir_all(list.parent().unwrap()).unwrap();
+    std::fs::write(list, listed).unwrap();
     ground
 }
 
@@ -313,4 +336,34 @@ fn nor_where_the_next_node_can_use_none_of_the_memory() {
     assert_eq!(put(&ground.pool().kv("another").unwrap(), 3), Stored::Written);
     ground.restart();
     is_away(&ground);
+}
+
+#[test]
+fn nor_where_the_next_node_keeps_no_memory() {
+    let mut ground = replaced_and_killed("unkept");
+    ground.keeps = false;
+    ground.start();
+    is_away(&ground);
+    ground.stop();
+    assert!(!ground.list().exists(), "the disk knows it");
+    ground.start();
+    is_away(&ground);
+}
+
+#[test]
+fn nor_where_no_node_keeps_memory_or_one_has_no_disk_to_tell() {
+    let mut ground = replaced_and_killed_by("never-kept", false);
+    // Its folder is in the way of the disk: nothing is told.
+    let (disk, aside) = (ground.disk(), ground.root.join("aside"));
+    std::fs::rename(&disk, &aside).unwrap();
+    std::fs::write(&disk, "").unwrap();
+    ground.start();
+    assert_eq!(ground.pool().kv("model").unwrap().fetch(&[&[1]]).unwrap(), [false]);
+    ground.stop();
+    std::fs::remove_file(&disk).unwrap();
+    std::fs::rename(&aside, &disk).unwrap();
+    ground.start();
+    is_away(&ground);
+    ground.stop();
+    assert!(!ground.list().exists(), "the disk knows it");
 }

@@ -338,8 +338,9 @@ impl DiskTier {
         keys.map(|key| key.filter(|_| is_working).and_then(|key| state.length(fingerprint, key))).collect()
     }
 
-    /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long.
-    pub(super) fn stop(&self, view: &View, blocks: &[Leaving]) {
+    /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long. Whether the disk knows of all
+    /// removals.
+    pub(super) fn stop(&self, view: &View, blocks: &[Leaving]) -> bool {
         let until = Instant::now() + FAREWELL;
         self.begin_farewell(until);
         for block in blocks {
@@ -363,6 +364,8 @@ impl DiskTier {
         {
             tracing::error!("the thread of the KV disk has panicked");
         }
+        // What was being written is written now, or noted again.
+        self.lock().notes.is_empty()
     }
 
     /// What was removed is told to a disk that rests too, and to one that is still read.

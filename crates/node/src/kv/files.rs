@@ -64,7 +64,7 @@ impl KvFolders {
 
     /// Where the namespaces of a user are listed.
     pub(super) fn spaces(&self, user: u32) -> PathBuf {
-        self.books.join(format!("kv-{user}.spaces"))
+        self.path(user, "spaces")
     }
 
     /// Takes the files of a user that a node of before has left.
@@ -116,7 +116,7 @@ impl KvFolders {
 
     /// Makes the files of a user anew, with all pages of the blocks.
     pub(super) fn make(&self, user: u32, geometry: &Geometry) -> Result<Files, OsError> {
-        self.remove(user);
+        self.remove_files(user);
         // Making a file in it says what is wrong, if anything is.
         let _ = fs::create_dir_all(&self.books);
         let make = || {
@@ -129,7 +129,7 @@ impl KvFolders {
             fault_point::reach("kv-books-made");
             Ok(Files { books, blocks, touches, are_kept: true })
         };
-        make().inspect_err(|_| self.remove(user))
+        make().inspect_err(|_| self.remove_files(user))
     }
 
     fn make_blocks(&self, user: u32, bytes: u64) -> Result<MemoryFile, OsError> {
@@ -150,10 +150,18 @@ impl KvFolders {
         }))
     }
 
-    /// Removes the files of a user; memory goes when the last program has unmapped it.
+    /// Removes the files of a user and the list of namespaces; memory goes when the last program has unmapped it.
     pub(super) fn remove(&self, user: u32) {
+        self.remove_files(user);
+        // As there.
+        let _ = fs::remove_file(self.spaces(user));
+        let _ = fs::remove_dir(&self.books);
+    }
+
+    /// The same, but for the list.
+    pub(super) fn remove_files(&self, user: u32) {
         let all = self.blocks.iter().map(|folder| folder.join(format!("kv-{user}.blocks")));
-        let others = ["books", "touches", "spaces"].map(|what| self.path(user, what));
+        let others = ["books", "touches"].map(|what| self.path(user, what));
         for path in all.chain(others) {
             // What is gone is what is wanted; what cannot be removed is found again at the next start.
             let _ = fs::remove_file(path);

@@ -60,6 +60,16 @@ pub(super) fn limits_of(spaces: &Spaces) -> HashMap<Namespace, Limits> {
     spaces.iter().map(|(number, known)| (Namespace(*number), known.limits)).collect()
 }
 
+/// Those whose blocks were replaced, with nothing that is set for them: a disk may have old ones.
+pub(super) fn replaced(spaces: &Spaces) -> Spaces {
+    let of = |known: &Known| Known { limits: Limits::default(), ..known.clone() };
+    spaces
+        .iter()
+        .filter(|(_, known)| known.is_memory_only)
+        .map(|(number, known)| (*number, of(known)))
+        .collect()
+}
+
 /// The lowest number among the counters that nobody has; the last one is that of all that come late.
 pub(super) fn free_counter(spaces: &Spaces) -> u32 {
     let taken: Vec<u32> = spaces.values().map(|known| known.counters).collect();

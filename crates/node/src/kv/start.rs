@@ -23,8 +23,10 @@ pub(super) struct Plan {
     pub order: EvictionKind,
     pub disk: Option<KvDisk>,
     pub coherence: Coherence,
-    /// Where files are made that outlive the node; none if none are to.
-    pub folders: Option<KvFolders>,
+    /// Where files lie that outlive a node.
+    pub folders: KvFolders,
+    /// Whether this node makes some.
+    pub keeps: bool,
     /// Whether readers check what they copy.
     pub verifies: bool,
     /// Whether writers take checksums while they copy.
@@ -39,6 +41,8 @@ struct Begun {
     store: Store<Owned>,
     namespaces: Spaces,
     restored: Restored,
+    /// Whether the list of namespaces is this node's.
+    has_list: bool,
 }
 
 impl KvStores {
@@ -49,24 +53,25 @@ impl KvStores {
             order: options.eviction,
             disk: options.kv_disk.clone(),
             coherence: options.coherence,
-            folders: options.kv_keep.then(|| folders.clone()),
+            folders,
+            keeps: options.kv_keep,
             verifies: options.kv_verify,
             writers_sum: options.kv_writers_sum,
             watermarks: options.kv_watermarks.filter(|_| options.kv_disk.is_some()),
         };
-        let stores = Self { plan, folders, users: Users::default(), is_ending: AtomicBool::new(false) };
+        let stores = Self { plan, users: Users::default(), is_ending: AtomicBool::new(false) };
         let mut messages = Vec::new();
-        for user in stores.folders.users() {
+        for user in stores.plan.folders.users() {
             stores.start_user(user, &mut messages);
         }
         (stores, messages)
     }
 
     fn start_user(&self, user: u32, messages: &mut Vec<String>) {
-        if self.plan.folders.is_none() {
+        if !self.plan.keeps {
             messages
                 .push(format!("KV blocks of user {user} are dropped: this node keeps none (--kv-keep off)"));
-            return self.folders.remove(user);
+            return self.plan.drop_left(user);
         }
         match UserStore::new(user, &self.plan) {
             Ok((store, words)) => {
@@ -77,9 +82,29 @@ impl KvStores {
             }
             Err(refused) => {
                 messages.push(format!("KV blocks of user {user} are dropped: {refused}"));
-                self.folders.remove(user);
+                self.plan.drop_left(user);
             }
         }
+    }
+}
+
+impl Plan {
+    /// Drops what a node has left of a user. Where there is a disk, it stays known whose blocks were replaced: until the disk has noted that,
+    /// it has old ones.
+    pub fn drop_left(&self, user: u32) {
+        let replaced = if self.disk.is_some() { self.replaced(user) } else { Spaces::new() };
+        if replaced.is_empty() {
+            return self.folders.remove(user);
+        }
+        // One that cannot be written stays as it was, with more in it.
+        let _ = spaces::save(&self.folders.spaces(user), &replaced);
+        self.folders.remove_files(user);
+    }
+
+    /// Namespaces whose blocks were replaced, of those that a node of before has listed: the disk may have the old ones, whatever became of
+    /// the memory.
+    fn replaced(&self, user: u32) -> Spaces {
+        spaces::replaced(&spaces::load(&self.folders.spaces(user)).unwrap_or_default())
     }
 }
 
@@ -98,7 +123,7 @@ impl UserStore {
             return Err(Refused::new(errno::ENOSPC, text));
         }
         let mut messages = Vec::new();
-        let Begun { files, books, mut store, namespaces, restored } =
+        let Begun { files, books, mut store, namespaces, restored, has_list } =
             begin(user, plan, geometry, &mut messages)?;
         let Files { books: books_file, blocks, touches, are_kept } = &files;
         let view = View::map_guarded(books_file, blocks, touches)
@@ -114,7 +139,8 @@ impl UserStore {
         }
         let (disk, disk_refusal) = open_disk(plan, user, &mut store, &view, &namespaces);
         files.seal()?;
-        let spaces_path = plan.folders.as_ref().filter(|_| *are_kept).map(|folders| folders.spaces(user));
+        let is_listed = has_list && (*are_kept || plan.disk.is_some());
+        let spaces_path = is_listed.then(|| plan.folders.spaces(user));
         let store = Self {
             user,
             pages: blocks.kind(),
@@ -140,7 +166,7 @@ impl UserStore {
             files,
         };
         if let Some(path) = &store.spaces_path
-            && let Err(error) = spaces::save(path, &store.lock().namespaces)
+            && let Err(error) = store.write_spaces(path, &store.lock().namespaces)
         {
             messages.push(format!("{}: {error}: KV blocks will not outlive this node", path.display()));
         }
@@ -150,9 +176,10 @@ impl UserStore {
 
 /// What the node before this one has left, or empty files.
 fn begin(user: u32, plan: &Plan, geometry: Geometry, messages: &mut Vec<String>) -> Result<Begun, Refused> {
-    let Some(folders) = &plan.folders else {
-        return begin_anew(Files::anonymous(&geometry)?, Spaces::new(), plan, geometry);
-    };
+    let folders = &plan.folders;
+    if !plan.keeps {
+        return begin_anew(Files::anonymous(&geometry)?, plan.replaced(user), plan, geometry);
+    }
     match folders.take(user, &geometry) {
         Left::Whole(files) => match spaces::load(&folders.spaces(user)) {
             Ok(namespaces) => return restore(user, files, namespaces, plan, geometry, messages),
@@ -163,11 +190,12 @@ fn begin(user: u32, plan: &Plan, geometry: Geometry, messages: &mut Vec<String>)
             messages.push(format!(
                 "KV blocks of user {user} will not outlive this node: another one uses their files (hint: give each node a --state of its own)"
             ));
-            return begin_anew(Files::anonymous(&geometry)?, Spaces::new(), plan, geometry);
+            let begun = begin_anew(Files::anonymous(&geometry)?, Spaces::new(), plan, geometry)?;
+            return Ok(Begun { has_list: false, ..begun });
         }
         Left::Nothing => {}
     }
-    let namespaces = replaced(folders, user);
+    let namespaces = plan.replaced(user);
     match folders.make(user, &geometry) {
         Ok(files) => begin_anew(files, namespaces, plan, geometry),
         Err(error) => {
@@ -177,24 +205,13 @@ fn begin(user: u32, plan: &Plan, geometry: Geometry, messages: &mut Vec<String>)
     }
 }
 
-/// Namespaces whose blocks were replaced, of those that the node before this one has listed: the disk may have the old ones, whatever became
-/// of the memory.
-fn replaced(folders: &KvFolders, user: u32) -> Spaces {
-    let mut namespaces = spaces::load(&folders.spaces(user)).unwrap_or_default();
-    namespaces.retain(|_, known| known.is_memory_only);
-    for known in namespaces.values_mut() {
-        known.limits = Limits::default();
-    }
-    namespaces
-}
-
 /// An empty store.
 fn begin_anew(files: Files, namespaces: Spaces, plan: &Plan, geometry: Geometry) -> Result<Begun, Refused> {
     settle(&Owned::new(mapped(&files.touches)?, plan.coherence)?, Point::NewTouches);
     settle(&Owned::new(mapped(&files.blocks)?, plan.coherence)?, Point::NewBlocks);
     let books = Owned::new(mapped(&files.books)?, plan.coherence)?;
     let store = Store::new(books.clone(), geometry, plan.order);
-    Ok(Begun { files, books, store, namespaces, restored: Restored::default() })
+    Ok(Begun { files, books, store, namespaces, restored: Restored::default(), has_list: true })
 }
 
 /// The store that the node before this one has left.
@@ -225,7 +242,7 @@ fn restore(
         "KV blocks of user {user}: {} are here again, {} were not whole, {} slots may still be written by programs of before",
         restored.blocks, restored.dropped, restored.abandoned
     ));
-    Ok(Begun { files, books, store, namespaces, restored })
+    Ok(Begun { files, books, store, namespaces, restored, has_list: true })
 }
 
 /// A disk that cannot be used makes misses of hits, and nothing else.

@@ -1,8 +1,8 @@
 //! The tier over a real file whose transfers fail, or whose bytes change, when a test says so.
 
 use super::*;
-use crate::kv::UserStore;
 use crate::kv::start::Plan;
+use crate::kv::{KvFolders, UserStore};
 use hinterland_kv::{Namespace, Reserved, Wish};
 use hinterland_os::{Coherence, DirectBuffer};
 use hinterland_policy::EvictionKind;
@@ -196,7 +196,9 @@ fn plan(disk: Option<KvDisk>) -> Plan {
         order: EvictionKind::Lru,
         disk,
         coherence: Coherence::Hardware,
-        folders: None,
+        // Nothing is to be kept, and none of it can be made.
+        folders: KvFolders { blocks: Vec::new(), books: PathBuf::from("/proc/hinterland") },
+        keeps: false,
         verifies: false,
         writers_sum: true,
         watermarks: None,
