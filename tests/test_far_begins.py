@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from stuck import Stuck
 from test_far import SECONDS_MAX, TREE, compiled, far, is_alive, library, pytestmark, resident_bytes  # noqa: F401
 from test_far_live import runtime  # noqa: F401
 
@@ -215,6 +216,16 @@ def test_what_a_program_leaves_behind_has_its_bytes_until_it_ends_and_is_told_of
 def test_who_was_made_past_the_c_library_ends_with_the_run(binary, library, tmp_path, how):
     """It has never said who it is, and would read zeros in memory that nobody serves any more."""
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cloned"), tmp_path / "said", how])
+    assert ended.returncode == 0 and "left a process behind, which is ended" in ended.stderr, ended.stderr
+    assert "far_cloned (" in ended.stderr and (tmp_path / "said").read_text() == "", ended.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="nothing can be mounted here")
+def test_the_end_of_a_run_passes_over_a_process_of_which_the_kernel_says_nothing(binary, library, tmp_path):
+    """Somebody else's, on its way to another program: whoever reads its variables waits until a file system answers."""
+    program = compiled(tmp_path, "far_cloned")
+    with Stuck(tmp_path / "stuck"):
+        ended = far(binary, ["--local", "64M"], [program, tmp_path / "said", "clone"])
     assert ended.returncode == 0 and "left a process behind, which is ended" in ended.stderr, ended.stderr
     assert "far_cloned (" in ended.stderr and (tmp_path / "said").read_text() == "", ended.stderr
 

@@ -7,6 +7,7 @@
 use crate::ahead::open;
 use crate::engine::{Engine, Known};
 use hinterland_farplan::huge::HUGE_BYTES;
+use hinterland_os::looks;
 use hinterland_os::process::ProcessHandle;
 use hinterland_os::transparent_huge::{Wanted, collapse};
 use std::collections::HashMap;
@@ -20,6 +21,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const MADE_MAX: usize = 32;
 /// How long it is remembered where a process wants huge pages: the kernel walks all of its memory to tell.
 const WANTED_TIME: Duration = Duration::from_secs(10);
+
+/// How long one process may keep who asks it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where each process wants huge pages, and when that was asked.
 type Asked = HashMap<i32, (Instant, Vec<Range<u64>>)>;
@@ -87,6 +91,9 @@ impl Engine {
 
 /// Where a process wants huge pages, as it was not long ago.
 fn ranges(asked: &mut Asked, wanted: Wanted, process: i32) -> &[Range<u64>] {
-    let ask = || (Instant::now(), wanted.of_process(process).unwrap_or_default());
+    let look = move || wanted.of_process(process).unwrap_or_default();
+    // Numbers of processes are not negative.
+    let find = || looks::in_time(process.cast_unsigned(), PATIENCE, look).unwrap_or_default();
+    let ask = || (Instant::now(), find());
     &asked.entry(process).or_insert_with(ask).1
 }

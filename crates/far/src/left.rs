@@ -5,13 +5,14 @@
 //! would end it, would find zeros.
 //!
 //! Who was made past the C library (the system call `clone`, or `_Fork`) has never said who it is, and nothing in it sees the end of the run: it would read zeros, too. It is
-//! found by the variable that all programs of the run were started with, and by its memory that is under service.
+//! found by the variable that all programs of the run were started with, and by its memory that is under service. Any process of the host may be one, also one that the kernel says nothing
+//! of ([`looks`]): that one is passed over, as its old memory is gone.
 
 use crate::engine::Engine;
 use crate::evict;
 use crate::words::say;
-use hinterland_os::mappings;
 use hinterland_os::process::{ProcessHandle, text_of};
+use hinterland_os::{looks, mappings};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -26,6 +27,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Pause between two looks through all processes of the host.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
+/// How long one process may keep the search.
+const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 /// What programs of a run know its socket by.
 const SOCKET_VARIABLE: &[u8] = b"HINTERLAND_FAR_SOCKET=";
 /// How `smaps` marks memory whose missing pages a userfaultfd serves.
@@ -94,12 +97,19 @@ fn living_or_over(engine: &Engine, is_late: bool) -> Option<Living> {
 fn strangers(socket: &Path, places: &[u64]) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = all.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter(|process| is_of_run(*process, socket) && has_served(*process, places)).collect()
+    numbers.filter(|process| is_stranger(*process, socket, places)).collect()
 }
 
-/// Whether a process was started with the socket of a run.
-fn is_of_run(process: i32, socket: &Path) -> bool {
-    let wanted = [SOCKET_VARIABLE, socket.as_os_str().as_bytes()].concat();
+fn is_stranger(process: i32, socket: &Path, places: &[u64]) -> bool {
+    let (wanted, places) = ([SOCKET_VARIABLE, socket.as_os_str().as_bytes()].concat(), places.to_vec());
+    let look = move || is_of_run(process, &wanted) && has_served(process, &places);
+    // Numbers of processes are not negative.
+    let number = process.cast_unsigned();
+    !looks::is_becoming_another(number) && looks::in_time(number, LOOK_PATIENCE, look).unwrap_or(false)
+}
+
+/// Whether a process was started with this variable.
+fn is_of_run(process: i32, wanted: &[u8]) -> bool {
     // What a program has written over its variables since is no such word.
     let variables = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
     variables.split(|byte| *byte == 0).any(|variable| variable == wanted)

@@ -54,6 +54,10 @@ const SPARE_DESCRIPTORS: usize = 12;
 const GREETING_DESCRIPTORS: usize = 6;
 /// Descriptors that a message brings at most: a greeting has two.
 const MESSAGE_DESCRIPTORS: usize = 2;
+/// How long a thread that looks at processes may take to see the end of the run. One that a process keeps waiting ends with this process.
+const LOOKERS_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two looks whether they have.
+const LOOKERS_INTERVAL: Duration = Duration::from_millis(1);
 /// Pause where there is no room.
 const DESCRIPTORS_INTERVAL: Duration = Duration::from_millis(1);
 /// One past the last address that a program can have: 47 bits.
@@ -115,6 +119,8 @@ pub struct Supervisor {
     engine: Arc<Engine>,
     socket: PathBuf,
     threads: Vec<JoinHandle<()>>,
+    /// Those that look at processes, and that one of them may keep waiting: see [`hinterland_os::looks`].
+    lookers: Vec<JoinHandle<()>>,
 }
 
 struct Connection {
@@ -237,13 +243,13 @@ impl Supervisor {
         let mut threads = vec![
             spawn("far-faults", board(), move || serving.run())?,
             spawn("far-evict", board(), move || evicting.evict_until(|known| known.is_over))?,
-            spawn("far-common", None, move || weighing.weigh_common())?,
             // Ends with the thread above, which has the other end.
             spawn("far-programs", None, move || looking.outside.serve(&begun))?,
         ];
+        let mut lookers = vec![spawn("far-common", None, move || weighing.weigh_common())?];
         if engine.service.huge {
             let making = Arc::clone(&engine);
-            threads.push(spawn("far-huge", board(), move || making.remake_huge_pages())?);
+            lookers.push(spawn("far-huge", board(), move || making.remake_huge_pages())?);
         }
         for _ in 0..engine.service.readers {
             let reading = Arc::clone(&engine);
@@ -255,7 +261,7 @@ impl Supervisor {
             let serve = move || writing.settling.serve(|copies| writing.settle(copies));
             threads.push(spawn("far-write", board(), serve)?);
         }
-        Ok(Self { engine, socket: socket.to_owned(), threads })
+        Ok(Self { engine, socket: socket.to_owned(), threads, lookers })
     }
 
     pub(crate) fn engine(&self) -> Arc<Engine> {
@@ -275,6 +281,10 @@ impl Supervisor {
         for thread in self.threads {
             // One that panicked has ended this process.
             let _ = thread.join();
+        }
+        let begun = Instant::now();
+        while self.lookers.iter().any(|thread| !thread.is_finished()) && begun.elapsed() < LOOKERS_PATIENCE {
+            std::thread::sleep(LOOKERS_INTERVAL);
         }
         end_unattended(&self.engine);
         self.engine.watch.finish();

@@ -7,6 +7,7 @@
 use crate::engine::{Engine, Known};
 use crate::peer::living;
 use hinterland_farplan::PAGE;
+use hinterland_os::looks;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A look that took a moment is followed by a pause of so many: the program's calls that change its memory wait for a walk.
 const PAUSES: u32 = 50;
+/// How long one process may keep the look: a walk through a TiB takes less.
+const WALK_PATIENCE: Duration = Duration::from_secs(10);
 /// Most processes that are walked through in one look. Where there are more, their pages count in each of them.
 const WALKS_MAX: usize = 256;
 /// Less of the room than one part of so many is not worth a walk.
@@ -129,11 +132,19 @@ fn weigh(members: &[Member], room: u64) -> BTreeMap<u64, Own> {
     let mut own = BTreeMap::new();
     for member in members {
         // Who cannot be looked at has all that it has.
-        let bytes = own_bytes(member.process).unwrap_or(u64::MAX);
+        let bytes = own_bytes_in_time(member.process).unwrap_or(u64::MAX);
         let sum: &mut u64 = own.entry(member.space).or_default();
         *sum = sum.saturating_add(bytes);
     }
     own.into_iter().map(|(space, bytes)| (space, Own::of(bytes, common[&space]))).collect()
+}
+
+/// As [`own_bytes`]; nothing either of a process that the kernel keeps whoever looks waiting for.
+fn own_bytes_in_time(process: i32) -> Option<u64> {
+    // Numbers of processes are not negative.
+    let number = process.cast_unsigned();
+    let is_there = !looks::is_becoming_another(number);
+    is_there.then(|| looks::in_time(number, WALK_PATIENCE, move || own_bytes(process)))??
 }
 
 /// What a process has of files and of shared memory, each page divided by how many have it; nothing if the kernel does not say so.

@@ -1,6 +1,6 @@
 //! Whether a process, or any that descends from it, can still reach a file.
 
-use hinterland_os::process;
+use hinterland_os::{looks, process};
 use nix::sys::stat::{major, makedev, minor};
 use std::fs;
 use std::io;
@@ -51,12 +51,6 @@ pub(crate) fn is_without(process: u32, file: OpenedFile) -> bool {
     false
 }
 
-/// Whether a process is becoming another program, by its status: it has no code yet.
-pub(crate) fn has_no_code(status: &str) -> bool {
-    let code = status.lines().find_map(|line| line.strip_prefix("VmExe:"));
-    code.is_some_and(|code| code.trim_start().starts_with("0 "))
-}
-
 fn look(process: u32, file: OpenedFile, by_threads: bool) -> Result<(), Doubt> {
     // Where the one that closes it is ending, that stays so.
     is_without_it(process, file, Doubt::HasIt)?;
@@ -77,7 +71,7 @@ fn look(process: u32, file: OpenedFile, by_threads: bool) -> Result<(), Doubt> {
             continue;
         }
         // The kernel says nothing of it until it has become another program.
-        if has_no_code(&status) {
+        if looks::has_no_code(&status) {
             return Err(Doubt::Unclear);
         }
         is_without_it(process, file, Doubt::Unclear)?;

@@ -57,7 +57,6 @@ mod filesystem;
 mod folders;
 mod links;
 mod listing;
-mod looks;
 pub mod machine;
 pub mod mount;
 mod names;

@@ -1,8 +1,7 @@
 //! Who writes a file: a process, and whether a signal is ending it.
 
 use crate::family::{self, OpenedFile};
-use crate::looks;
-use hinterland_os::process;
+use hinterland_os::{looks, process};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 const EXIT_CODE_FIELD: usize = 52 - 3;
 /// The part of that status which is the number of a signal.
 const SIGNAL_BITS: u32 = 0x7f;
+/// How long a look at a process is waited for: far longer than it takes where nobody waits for us, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How long it is asked at most whether a process was killed that the kernel says nothing of, and the pause between two questions. Where nobody waits for us only
 /// a machine that does nothing else any more takes so long.
 const SAID_WITHIN: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ impl Closer {
     /// What the kernel says of a thread that waits for an answer.
     pub(crate) fn of(thread: u32) -> Self {
         let status = status_of(thread);
-        let is_becoming_another = family::has_no_code(&status);
+        let is_becoming_another = looks::has_no_code(&status);
         // Its process becomes no other one as long as it waits, because that needs the end of all other threads: the kernel holds no lock for this read.
         let is_killed = !is_becoming_another && is_ended_by_signal(thread);
         let writer = Writer(group(&status).unwrap_or(thread));
@@ -46,7 +47,7 @@ impl Closer {
     pub(crate) fn is_alone_without(&self, file: OpenedFile) -> bool {
         let Writer(process) = self.writer;
         let look = move || family::is_without(process, file);
-        !self.is_becoming_another && looks::in_time(process, look).unwrap_or(false)
+        !self.is_becoming_another && looks::in_time(process, PATIENCE, look).unwrap_or(false)
     }
 }
 
@@ -59,7 +60,7 @@ impl Writer {
     /// Whether a signal has ended the process, as far as can still be told. It may wait for this mount at the moment, for another file.
     pub(crate) fn was_killed(self) -> bool {
         let Self(process) = self;
-        let is_becoming_another = || family::has_no_code(&status_of(process));
+        let is_becoming_another = || looks::has_no_code(&status_of(process));
         was_killed_at_last(process, SAID_WITHIN, is_becoming_another, move || is_ended_by_signal(process))
     }
 
@@ -83,7 +84,7 @@ fn was_killed_at_last(
         if is_becoming_another() {
             return false;
         }
-        if let Some(was_killed) = looks::in_time(process, look.clone()) {
+        if let Some(was_killed) = looks::in_time(process, PATIENCE, look.clone()) {
             return was_killed;
         }
         std::thread::sleep(ASKED_EVERY);

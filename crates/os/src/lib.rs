@@ -24,6 +24,7 @@
 //! | [`own_files`] | which file lies behind an address, and whether its pages are still the file's |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`remote_memory`] | bytes of another process |
+//! | [`looks`] | looks at another process that nobody waits for in vain |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
 //! | [`fork_mark`] | a word that a child of `fork` finds zero |
@@ -58,6 +59,7 @@ mod guard;
 pub mod huge_pages;
 pub mod idle;
 pub mod limits;
+pub mod looks;
 pub mod mapping;
 pub mod mappings;
 pub mod memory_file;

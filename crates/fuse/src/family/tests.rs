@@ -26,14 +26,6 @@ fn what_has_no_place_among_files_is_no_file_of_a_mount() {
 }
 
 #[test]
-fn who_becomes_another_program_has_no_code_yet() {
-    assert!(has_no_code("VmData:\t     132 kB\nVmExe:\t       0 kB\nVmLib:\t       0 kB\n"));
-    assert!(!has_no_code("VmExe:\t      20 kB\n"));
-    assert!(!has_no_code("State:\tZ (zombie)\n"), "it has ended");
-    assert!(!has_no_code(&fs::read_to_string("/proc/self/status").unwrap()));
-}
-
-#[test]
 fn a_process_with_a_descriptor_is_not_without_the_file() {
     let file = fs::File::open("/proc/version").unwrap();
     let inode = file.metadata().unwrap().ino();

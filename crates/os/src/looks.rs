@@ -1,12 +1,13 @@
-//! Looks at processes that may wait for this very mount.
+//! Looks at processes that the kernel may keep whoever looks waiting for.
 //!
-//! The kernel says what a process has mapped under locks of that process, which it may hold while it waits for an answer of the mount: a program that
-//! becomes another one (`exec`) closes its files under one. Who looks before he answers waits for
-//! himself. So another thread looks, and who needs the result in time goes on without it.
+//! The kernel says what a process has mapped, and which variables it was started with, under locks of that process, which it may hold while it waits for a file system: a
+//! program that becomes another one (`exec`) closes its files under one. A file system that does not answer then keeps all who look, and one that looks before it
+//! answers waits for itself. So another thread looks, and who needs the result in time goes on without it.
 //!
-//! These threads are kept: a file that is closed costs no start of one, and who looks at the processes of a mount finds none of its threads
-//! coming and going because of the look.
+//! These threads are kept: who looks again and again starts none for it, and who looks at the family of a mount's processes finds none of its
+//! threads coming and going because of the look.
 
+use crate::process;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +15,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a look is waited for: far longer than it takes where nobody waits for us, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// Most looks at once: each that hangs has a thread.
 const LOOKS_MAX: usize = 64;
 /// Threads that are kept for the next looks: as many as a mount has for requests, which is how many look at once unless some hang.
@@ -29,16 +28,31 @@ static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 /// One look, which says that its thread is free before it says what it has found: who hears that looks again at once.
 type Job = Box<dyn FnOnce(&dyn Fn()) + Send>;
 
-/// Does `look` at a process; nothing if that takes too long, or another look at it does already.
-pub(crate) fn in_time<T: Send + 'static>(
+/// Whether a thread is becoming another program, which has no code yet. The kernel closes files then, and says nothing of the process that takes its locks
+/// until that is done. This takes none of them.
+pub fn is_becoming_another(thread: u32) -> bool {
+    let status = process::text_of(format!("/proc/{thread}/status")).unwrap_or_default();
+    has_no_code(&status)
+}
+
+/// The same, by its status.
+pub fn has_no_code(status: &str) -> bool {
+    let code = status.lines().find_map(|line| line.strip_prefix("VmExe:"));
+    code.is_some_and(|code| code.trim_start().starts_with("0 "))
+}
+
+/// Does `look` at a process; nothing if that takes longer than `patience`, or another look at it does already. A look that hangs keeps a thread until the kernel
+/// lets it go on, or this process ends.
+pub fn in_time<T: Send + 'static>(
     process: u32,
+    patience: Duration,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed); // Relaxed: a number that nobody else has.
     {
         let mut looks = lock(&UNDER_WAY);
-        let hangs = |(other, since): &(u32, Instant)| *other == process && since.elapsed() >= PATIENCE;
+        let hangs = |(other, since): &(u32, Instant)| *other == process && since.elapsed() >= patience;
         if looks.len() >= LOOKS_MAX || looks.values().any(hangs) {
             return None;
         }
@@ -56,7 +70,7 @@ pub(crate) fn in_time<T: Send + 'static>(
         lock(&UNDER_WAY).remove(&number);
         return None;
     }
-    hear.recv_timeout(PATIENCE).ok()
+    hear.recv_timeout(patience).ok()
 }
 
 /// Has a thread do a look; false if there can be none.
@@ -95,25 +109,37 @@ fn lock<T>(what: &'static Mutex<T>) -> MutexGuard<'static, T> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn who_becomes_another_program_has_no_code_yet() {
+        assert!(has_no_code("VmData:\t     132 kB\nVmExe:\t       0 kB\nVmLib:\t       0 kB\n"));
+        assert!(!has_no_code("VmExe:\t      20 kB\n"));
+        assert!(!has_no_code("State:\tZ (zombie)\n"), "it has ended");
+        assert!(!is_becoming_another(std::process::id()));
+    }
 
     #[test]
     fn who_hangs_is_waited_for_once() {
         let (process, other) = (u32::MAX, u32::MAX - 1);
         let (go_on, wait) = mpsc::channel::<()>();
-        assert_eq!(in_time(process, move || wait.recv().is_ok()), None);
-        assert_eq!(in_time(process, || panic!("it hangs already")), None::<bool>);
-        assert_eq!(in_time(other, || true), Some(true));
-        assert_eq!(in_time(other, || false), Some(false));
+        assert_eq!(in_time(process, PATIENCE, move || wait.recv().is_ok()), None);
+        assert_eq!(in_time(process, PATIENCE, || panic!("it hangs already")), None::<bool>);
+        assert_eq!(in_time(other, PATIENCE, || true), Some(true));
+        assert_eq!(in_time(other, PATIENCE, || false), Some(false));
         go_on.send(()).unwrap();
-        while in_time(process, || true).is_none() {
+        while in_time(process, PATIENCE, || true).is_none() {
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn one_look_after_the_other_needs_no_thread_of_its_own() {
-        let look = |process| in_time(process, || std::thread::current().id()).unwrap();
+        let look = |process| in_time(process, PATIENCE, || std::thread::current().id()).unwrap();
         let threads: std::collections::HashSet<_> = (0..1000).map(|turn| look(u32::MAX - 2 - turn)).collect();
         // Tests beside this one look too.
         assert!(threads.len() <= 100, "{}", threads.len());
