@@ -238,6 +238,14 @@ def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, libra
     assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.skipif(KERNEL < (6, 11), reason="sealing is of Linux 6.10, and as above")
+def test_memory_that_is_sealed_against_writing_stays_and_is_asked_for_seldom(binary, library, tmp_path):
+    """The kernel refuses for ever to let it go: it is as what is locked."""
+    ended = far(binary, ["--local", "128M"], [compiled(tmp_path, "far_protected"), "sealed"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+    assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
+
+
 @pytest.mark.parametrize("kind", ["half", "child", "more", "pinned"])
 def test_what_a_program_locks_stays_and_the_rest_is_far_without_a_wait_for_it(binary, library, tmp_path, kind):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_locked"), kind])

@@ -2,6 +2,7 @@
 
    closed   most of the memory may only be read, and a part of it may not be touched
    unread   who reads what may not be touched is told by SIGSEGV, each time
+   sealed   most of the memory may only be read, and nobody may ever change that again (mseal, Linux 6.10)
    barrier  as a collector of garbage has it: threads and children that write there are told by SIGSEGV, each time
 
    Prints "right". */
@@ -13,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define MIB (1L << 20)
@@ -21,6 +23,9 @@
 #define PAGES (HEAP / PAGE)
 #define WRITERS 3
 #define ROUNDS 2
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 
 static char *heap;
 
@@ -51,6 +56,22 @@ static int closed(void) {
     check(heap, 5 * part, 5);
     fill(heap, 6 * part, 6);
     check(heap, 6 * part, 6);
+    puts("right");
+    return 0;
+}
+
+static int sealed(void) {
+    const long part = 32 * MIB;
+    heap = mapped(6 * part);
+    fill(heap, 6 * part, 5);
+    must(mprotect(heap, 2 * part, PROT_READ) == 0);
+    must(syscall(SYS_mseal, heap, 2 * part, 0) == 0);
+    must(mprotect(heap, part, PROT_READ | PROT_WRITE) == -1 && errno == EPERM);
+    for (int round = 0; round < 6; round++) {
+        check(heap, 2 * part, 5);
+        fill(heap + 2 * part, 4 * part, round);
+        check(heap + 2 * part, 4 * part, round);
+    }
     puts("right");
     return 0;
 }
@@ -179,5 +200,6 @@ static int barrier(void) {
 int main(int count, char **words) {
     must(count == 2);
     if (strcmp(words[1], "unread") == 0) return unread();
+    if (strcmp(words[1], "sealed") == 0) return sealed();
     return strcmp(words[1], "closed") == 0 ? closed() : barrier();
 }

@@ -11,7 +11,7 @@
 //! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which no table knows, and
 //! allocates nothing. The C library does not know of it ([`thread`]).
 
-use super::protected::{Protected, may_be_open};
+use super::protected::Protected;
 use super::{layout, link, thread};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
@@ -496,8 +496,7 @@ impl Mover {
             let (some, refused) = if mapping.write {
                 take()
             } else {
-                let refused = if may_be_open(mapping) { EAGAIN } else { EINVAL };
-                protected.while_open(mapping, (at, part), take).unwrap_or((0, refused))
+                protected.while_open(mapping, (at, part), take).unwrap_or_else(|refused| (0, refused))
             };
             if some < part {
                 first = first.or(Some((done + some, refused)));

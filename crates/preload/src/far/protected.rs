@@ -38,25 +38,31 @@ impl Protected {
         mappings::at(maps.as_fd(), address)
     }
 
-    /// Does something while a part of a mapping may be written; `None` if it cannot be done now. The caller has the layout lock.
+    /// Does something while a part of a mapping may be written. The caller has the layout lock.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it cannot be done now, `EINVAL` if it never can: the program has sealed the mapping (`mseal`).
     pub(super) fn while_open<T>(
         &self,
         mapping: Mapping,
         (address, bytes): (u64, u64),
         work: impl FnOnce() -> T,
-    ) -> Option<T> {
-        if !may_be_open(mapping) || layout::is_forking() {
-            return None;
+    ) -> Result<T, c_int> {
+        if !may_be_open(mapping) {
+            return Err(libc::EINVAL);
         }
-        let is_open = Userfault::protect_by(self.served.as_fd(), address, bytes)
-            && protect(address, bytes, libc::PROT_READ | libc::PROT_WRITE);
-        if !is_open {
-            return None;
+        if layout::is_forking() || !Userfault::protect_by(self.served.as_fd(), address, bytes) {
+            return Err(libc::EAGAIN);
+        }
+        if !protect(address, bytes, libc::PROT_READ | libc::PROT_WRITE) {
+            // SAFETY: the C library gives every thread an errno.
+            let errno = unsafe { *libc::__errno_location() };
+            return Err(if errno == libc::EPERM { libc::EINVAL } else { libc::EAGAIN });
         }
         let result = work();
         for _ in 0..RESTORES_MAX {
             if protect(address, bytes, libc::PROT_READ) {
-                return Some(result);
+                return Ok(result);
             }
             // SAFETY: gives the processor away.
             unsafe { libc::sched_yield() };
@@ -66,7 +72,7 @@ impl Protected {
 }
 
 /// Whether a mapping may be written for a moment: one that may be read, and no more. Code is left alone: not everybody may make memory executable again.
-pub(super) const fn may_be_open(mapping: Mapping) -> bool {
+const fn may_be_open(mapping: Mapping) -> bool {
     mapping.read && !mapping.write && !mapping.execute && mapping.is_private
 }
 
