@@ -1,8 +1,8 @@
 //! Whether the machine was started anew since a node used a state folder last.
 
 use super::HoldingError;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// The kernel's name for the time since the machine was started.
@@ -31,10 +31,10 @@ impl Boot {
         Ok(Self { path, now, before })
     }
 
-    /// Whether the state is of another start of the machine. State of a release that noted none is taken for one of this.
+    /// Whether the state is of another start of the machine, or may be: a crash can have left a note of which nothing is on the disk. State
+    /// of a release that noted none is taken for one of this.
     pub(super) fn is_another(&self) -> bool {
-        let is_known = |before: &&String| !before.is_empty() && !self.now.is_empty();
-        self.before.as_ref().filter(is_known).is_some_and(|before| *before != self.now)
+        !self.now.is_empty() && self.before.as_ref().is_some_and(|before| *before != self.now)
     }
 
     /// The state is of this start of the machine from here on.
@@ -45,7 +45,14 @@ impl Boot {
         if self.before.as_ref() == Some(&self.now) {
             return Ok(());
         }
-        fs::write(&self.path, &self.now)
-            .map_err(|source| HoldingError::Header { path: self.path.clone(), source })
+        // Whole, whenever the machine stops.
+        let partial = self.path.with_extension("partial");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&partial)?;
+            file.write_all(self.now.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&partial, &self.path)
+        };
+        write().map_err(|source| HoldingError::Header { path: self.path.clone(), source })
     }
 }

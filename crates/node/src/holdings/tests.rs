@@ -111,6 +111,22 @@ fn a_region_of_before_the_machine_was_started_anew_is_gone_and_a_sealed_object_i
 }
 
 #[test]
+fn a_note_of_the_machines_start_that_a_crash_emptied_is_of_another_start() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    holdings.create_region(ObjectId(2), Epoch(5), ObjectName::parse("b").unwrap(), MIB).unwrap();
+    drop(holdings);
+    let note = folders.root.join("state/boot");
+    let noted = fs::read_to_string(&note).unwrap();
+    fs::write(&note, "").unwrap();
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert!(dropped.iter().any(|words| words.contains("started anew")), "{dropped:?}");
+    assert!(holdings.find(ObjectId(2)).is_err());
+    assert_eq!(fs::read_to_string(&note).unwrap(), noted);
+    assert!(!note.with_extension("partial").exists());
+}
+
+#[test]
 fn an_object_larger_than_the_node_is_refused_and_nothing_leaks() {
     let folders = Folders::new();
     let (holdings, _) = folders.open(4 * MIB);
