@@ -3,16 +3,18 @@
 //! What is remembered stands in two places. The table of a pool has every object that was reached by address, open. Each
 //! thread has a few pieces of memory of this host at hand, found by comparing, without a lock or an atomic write; a hit
 //! costs little beside the copy. What is known of a region is believed as long as the words of its pages say so, which its node
-//! keeps. Sealed objects have no words: what is known of them is believed for [`BELIEF_NS`]; then the node is asked again, because
+//! keeps. Sealed objects have no words: what is known of them is believed for a second; then the node is asked again, because
 //! the object may have been removed and its addresses given to another (paper 004, section 5.1: the client's cached page
 //! table).
 
+use crate::belief::{Belief, still_counts};
 use crate::region::{RegionPages, has_pages};
 use crate::session::unexpected;
 use crate::slots::Slots;
 use crate::waiting::take_lock;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
+use hinterland_os::clock::boot_ns;
 use hinterland_os::copying::{load_few_words, load_words, store_few_words, store_words};
 use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
 use hinterland_proto::pages::{AccessSample, PageWord, SAMPLE_COUNT_AT, SAMPLES, SAMPLES_AT};
@@ -24,8 +26,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::Duration;
 
-/// How long an answer of the node is believed: about as long as a dead process holds on to what it had.
-const BELIEF_NS: u64 = 1_000_000_000;
 /// Objects that a pool keeps open for its addresses: each is a handle, and a mapping if it is of this host.
 const OBJECTS_MAX: usize = 4096;
 /// Pieces of memory that a thread has at hand: enough for a copy between two objects beside a few others, and still
@@ -62,7 +62,7 @@ struct Piece {
     owner: Weak<Addresses>,
     forgotten: u64,
     first: u64,
-    believed_until_ns: u64,
+    belief: Belief,
     memory: SharedSlice,
     /// Of a region: the words of its pages.
     pages: Option<PagesAtHand>,
@@ -94,7 +94,7 @@ struct Latest {
     bytes: Cell<u64>,
     start: Cell<*mut u8>,
     is_writable: Cell<bool>,
-    believed_until_ns: Cell<u64>,
+    belief: Belief,
     /// Of a region, the words of its pages; else null.
     words: Cell<*const AtomicU64>,
     /// The thread's slot.
@@ -115,7 +115,7 @@ thread_local! {
             bytes: Cell::new(0),
             start: Cell::new(ptr::null_mut()),
             is_writable: Cell::new(false),
-            believed_until_ns: Cell::new(0),
+            belief: Belief::none(),
             words: Cell::new(ptr::null()),
             slot: Cell::new(ptr::null()),
             mark: Cell::new(ptr::null()),
@@ -308,7 +308,7 @@ impl Pool {
                 true
             };
             if latest.words.get().is_null() {
-                return coarse_ns() < latest.believed_until_ns.get() && access();
+                return latest.belief.counts() && access();
             }
             latest.in_page(offset, bytes, for_write, access)
         })
@@ -334,7 +334,7 @@ impl Pool {
             })?;
             // Acquire: pairs with the Release in `take_out`.
             let is_sound = piece.forgotten == self.addresses().forgotten.load(Ordering::Acquire)
-                && (piece.pages.is_some() || coarse_ns() < piece.believed_until_ns);
+                && (piece.pages.is_some() || piece.belief.counts());
             let offset = start - piece.first;
             let on_memory = |memory: &SharedSlice| access(memory, offset as usize);
             match &piece.pages {
@@ -429,10 +429,10 @@ impl Pool {
     pub(crate) fn is_confirmed(&self, entry: &Arc<Entry>) -> Result<bool, PoolError> {
         // Relaxed: a time that nothing is ordered by; an old value asks the node once more.
         let confirmed_ns = entry.confirmed_ns.load(Ordering::Relaxed);
-        let now_ns = coarse_ns();
-        if now_ns < confirmed_ns + BELIEF_NS {
+        if still_counts(confirmed_ns) {
             return Ok(true);
         }
+        let now_ns = boot_ns();
         let is_there = match self.resolve(entry.first) {
             Ok((info, _)) => info.object == entry.object.info().object && info.state != ObjectState::Writing,
             Err(PoolError::Refused { code: ENOENT, .. }) => false,
@@ -454,7 +454,7 @@ impl Pool {
 
     /// Asks the node what lies at an address, and opens it.
     fn find_out(&self, address: u64) -> Result<Arc<Entry>, PoolError> {
-        let now_ns = coarse_ns();
+        let now_ns = boot_ns();
         let (info, offset) = self.resolve(address)?;
         if offset >= info.bytes {
             let text = format!(
@@ -527,7 +527,7 @@ impl Pool {
             forgotten,
             first: entry.first,
             // Relaxed: a time that nothing is ordered by.
-            believed_until_ns: entry.confirmed_ns.load(Ordering::Relaxed) + BELIEF_NS,
+            belief: Belief::of(entry.confirmed_ns.load(Ordering::Relaxed)),
             memory,
             pages,
         };
@@ -615,7 +615,7 @@ impl Latest {
         self.bytes.set(piece.memory.len() as u64);
         self.start.set(piece.memory.as_ptr());
         self.is_writable.set(piece.memory.is_writable());
-        self.believed_until_ns.set(piece.believed_until_ns);
+        self.belief.set(&piece.belief);
         self.words.set(ptr::null());
         let Some(pages) = &piece.pages else { return };
         let slot = pages.slots.with(|slot| slot.word().map(ptr::from_ref)).flatten();
@@ -739,24 +739,4 @@ pub(crate) fn is_sampled() -> bool {
 /// The thread has given its slot back: nothing is at hand any more.
 pub(crate) fn let_go_of_latest() {
     LATEST.with(|latest| latest.bytes.set(0));
-}
-
-/// Nanoseconds since some moment of this boot, as of the last tick of the kernel: a few milliseconds behind. It costs 4 ns,
-/// and loads before and after it overlap; the exact clock would wait for each of them, a cache miss every time.
-fn coarse_ns() -> u64 {
-    #[repr(C)]
-    struct Time {
-        seconds: i64,
-        nanoseconds: i64,
-    }
-    unsafe extern "C" {
-        fn clock_gettime(clock: i32, time: *mut Time) -> i32;
-    }
-    const CLOCK_MONOTONIC_COARSE: i32 = 6;
-    let mut time = Time { seconds: 0, nanoseconds: 0 };
-    // SAFETY: on 64-bit Linux, the only system that this is built for, `timespec` is two words of 64 bits; the clock exists
-    // since Linux 2.6.32, so the call cannot fail.
-    unsafe { clock_gettime(CLOCK_MONOTONIC_COARSE, &mut time) };
-    // Both fields of a monotonic time are never negative.
-    time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
 }

@@ -15,6 +15,7 @@
 
 mod address;
 mod atomic;
+mod belief;
 mod checked;
 mod error;
 mod guard;
