@@ -67,8 +67,20 @@ fn activate() {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Runs as the library is loaded, before the program.
+unsafe extern "C" {
+    /// `pthread_atfork(3)` as it is in the C library. By its own name it is a function that each library has a copy of, far from all else here.
+    fn __register_atfork(
+        before: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+        library: *const c_void,
+    ) -> c_int;
+}
+
+/// Runs as the library is loaded, before the program. Each program that is started pays for it, above all for each part of 64 KiB of the library's code that something here is
+/// in: the kernel maps that with a fault. So all that is done then is done in here, and by what this crate has.
 extern "C" fn begin() {
+    crate::mounts::begin();
     // Later, a handler of a signal might wait for the loader, which it interrupts.
     FORK.find();
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
@@ -94,9 +106,10 @@ fn set_up(socket: &[u8], own_path: &'static [u8]) -> Result<(), String> {
     link::learn_socket(socket)?;
     programs::learn_own_name(own_path);
     patch::turn_to_us()?;
-    // SAFETY: the functions live as long as this library.
-    let handled =
-        unsafe { libc::pthread_atfork(Some(arming::before_fork), Some(arming::after_fork), Some(child)) };
+    // SAFETY: the functions live as long as this library, which is as long as the program: so they are handlers of the program, which are never taken away.
+    let handled = unsafe {
+        __register_atfork(Some(arming::before_fork), Some(arming::after_fork), Some(child), std::ptr::null())
+    };
     if handled != 0 {
         return Err("no memory for a handler of fork (hint: free some)".to_owned());
     }

@@ -14,12 +14,8 @@ const SOME: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 static DEVICES: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
-
-/// Runs as the library is loaded, before the program has threads.
-extern "C" fn begin() {
+/// Called as the library is loaded, before the program has threads.
+pub(crate) fn begin() {
     if variable(c"HINTERLAND_MOUNT_DEVICE").is_some() {
         hinterland_region::descriptor::make_room();
     }

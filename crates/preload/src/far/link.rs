@@ -14,8 +14,7 @@ use std::cell::UnsafeCell;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long the supervisor may take to accept.
@@ -46,26 +45,35 @@ static SERVED: AtomicBool = AtomicBool::new(false);
 /// Whether some memory was ever hidden from children.
 static IS_APART: AtomicBool = AtomicBool::new(false);
 /// Where the supervisor listens: a copy, since programs write over their environment.
-static SOCKET: OnceLock<Path> = OnceLock::new();
+static SOCKET: Path = Path { bytes: UnsafeCell::new([0; PATH_BYTES_MAX]), count: AtomicUsize::new(0) };
 
-/// A path, in memory that nobody allocates.
+/// A path, in memory that nobody allocates: of no bytes until it is known.
 struct Path {
-    bytes: [u8; PATH_BYTES_MAX],
-    count: usize,
+    bytes: UnsafeCell<[u8; PATH_BYTES_MAX]>,
+    count: AtomicUsize,
 }
+
+// SAFETY: the bytes are written before the program has threads, and before their count, by which they are found.
+unsafe impl Sync for Path {}
 
 /// Keeps in mind where the supervisor listens.
 pub(super) fn learn_socket(socket: &[u8]) -> Result<(), String> {
-    let mut path = Path { bytes: [0; PATH_BYTES_MAX], count: socket.len() };
-    let place = path.bytes.get_mut(..socket.len()).ok_or("the path of its socket is too long")?;
+    // SAFETY: there is one thread, and nobody has been given the bytes yet.
+    let bytes = unsafe { &mut *SOCKET.bytes.get() };
+    let place = bytes.get_mut(..socket.len()).ok_or("the path of its socket is too long")?;
     place.copy_from_slice(socket);
-    let _ = SOCKET.set(path);
+    // Release: pairs with the Acquire in `socket`.
+    SOCKET.count.store(socket.len(), Ordering::Release);
     Ok(())
 }
 
 fn socket() -> Option<&'static std::path::Path> {
-    let path = SOCKET.get()?;
-    Some(std::path::Path::new(OsStr::from_bytes(&path.bytes[..path.count])))
+    // Acquire: pairs with the Release in `learn_socket`.
+    let count = SOCKET.count.load(Ordering::Acquire);
+    // SAFETY: nobody writes them any more once their count is there.
+    let bytes = unsafe { &*SOCKET.bytes.get() };
+    let path = bytes.get(..count).filter(|path| !path.is_empty())?;
+    Some(std::path::Path::new(OsStr::from_bytes(path)))
 }
 
 /// Greets the supervisor with a userfaultfd of this process and the page that `prepare` makes.

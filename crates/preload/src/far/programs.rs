@@ -12,7 +12,7 @@ use hinterland_farplan::plain;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// `execve(2)`, in place of the C library's.
 ///
@@ -41,8 +41,7 @@ unsafe fn tell(path: *const c_char, environment: *const *const c_char) {
     };
     // SAFETY: the caller's promise.
     let is_bare = unsafe {
-        !has(environment, b"LD_PRELOAD=", OWN_NAME.get().copied().unwrap_or_default())
-            || !has(environment, b"HINTERLAND_FAR_SOCKET=", b"")
+        !has(environment, b"LD_PRELOAD=", own_name()) || !has(environment, b"HINTERLAND_FAR_SOCKET=", b"")
     };
     // Not one that waits for somebody at the other end, as a pipe would.
     let readable = || open(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY);
@@ -79,12 +78,22 @@ fn is_plain(file: BorrowedFd<'_>) -> bool {
         && plain::tags_at(&head).is_some_and(|at| read(at, &mut tags) && plain::name_a_library(&tags))
 }
 
-/// The name of this library's file, set before the program runs.
-static OWN_NAME: OnceLock<&'static [u8]> = OnceLock::new();
+/// The name of this library's file, set before the program runs: its bytes and how many these are.
+static OWN_NAME: (AtomicPtr<u8>, AtomicUsize) = (AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0));
 
 /// Keeps in mind what this library is called, as long as the loader may be asked: behind a `vfork` that is not the moment.
 pub(super) fn learn_own_name(path: &'static [u8]) {
-    let _ = OWN_NAME.set(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path));
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    OWN_NAME.0.store(name.as_ptr().cast_mut(), Ordering::Relaxed); // Relaxed: there is one thread.
+    OWN_NAME.1.store(name.len(), Ordering::Relaxed); // Relaxed: as above.
+}
+
+fn own_name() -> &'static [u8] {
+    let (bytes, count) = (&OWN_NAME.0, &OWN_NAME.1);
+    // Relaxed, both: set before there were threads.
+    let (bytes, count) = (bytes.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
+    // SAFETY: both are of one slice, which stays and which nobody changes; a null pointer is looked at first.
+    if bytes.is_null() { b"" } else { unsafe { std::slice::from_raw_parts(bytes, count) } }
 }
 
 /// Whether a variable is there, is not empty and has these bytes in it.
