@@ -253,6 +253,32 @@ def test_a_link_whose_home_is_away_can_be_removed(two_racks, folder):
     mounted.stop()
 
 
+def test_links_on_a_home_that_does_not_answer_are_waited_for_once(two_racks, folder):
+    a, b = two_racks
+    mounted = Mount(b, folder, "one")
+    (mounted / "far").mkdir()
+    os.setxattr(mounted / "far", "user.hinterland.rack", b"a")
+    links = [f"link-{number}" for number in range(8)]
+    for link in links:
+        os.symlink("there", mounted / "far" / link)
+    mounted.stop()
+    mounted = Mount(b, folder, "two")
+    a.process.send_signal(signal.SIGSTOP)
+    try:
+        assert sorted(os.listdir(mounted / "far")) == links
+        assert not any((mounted / "far" / link).is_symlink() for link in links)
+        # The first is waited for, and the others say why they are not.
+        said = mounted.words()
+        assert said.count("did not answer a moment ago") >= len(links) - 1, said
+        os.unlink(mounted / "far" / links[0])
+    finally:
+        a.process.send_signal(signal.SIGCONT)
+    mounted.stop()
+    mounted = Mount(b, folder, "three")
+    assert kinds(mounted / "far") == dict.fromkeys(links[1:], stat.S_IFLNK)
+    mounted.stop()
+
+
 NAMES = ["a", "b", "c", "d/a", "d/b"]
 TARGETS = ["a", "b", "d", "d/a", "../a", "nothing", "./c"]
 
