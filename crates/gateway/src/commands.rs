@@ -8,6 +8,7 @@ mod several;
 mod values;
 
 use crate::connection::{Caller, FREE_BYTES};
+use crate::head::Head;
 use crate::keyspace::{KeyError, Keyspace};
 use crate::shared::{Counters, Shared};
 use crate::transaction::Pending;
@@ -22,6 +23,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What the server follows: clients choose by it what they send.
 pub const REDIS_VERSION: &str = "7.0.15";
+/// Values up to this many bytes are appended before it is said that they are: of each thread one may be beyond the buffers.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// Why a command is refused: the text of the error reply.
 #[derive(Debug, thiserror::Error)]
@@ -109,11 +112,21 @@ impl Context {
         (self.shared.room() + self.ahead).max(FREE_BYTES).saturating_sub(replies.unsent().len())
     }
 
-    /// Takes room for a reply before it is appended, which other threads see at once; whether there is as much.
-    fn take_room(&mut self, bytes: usize, replies: &Replies) -> bool {
-        let has_room = self.shared.reserve(bytes, replies.unsent().len().saturating_sub(self.ahead));
-        self.ahead += if has_room { bytes } else { 0 };
-        has_room
+    /// Room for a reply, or for memory that a command works in, none of which is taken yet.
+    fn room_of(&self, replies: &Replies) -> Room {
+        let uncounted = replies.unsent().len().saturating_sub(self.ahead);
+        Room { shared: Arc::clone(&self.shared), most: self.room(replies), uncounted, taken: 0 }
+    }
+
+    /// The reply that room was taken for is appended, and counted with its connection.
+    fn is_appended(&mut self, mut room: Room) {
+        self.ahead += std::mem::take(&mut room.taken);
+    }
+
+    /// What was taken for replies since there were so many bytes is free: they are taken back.
+    fn take_back(&mut self, ahead: usize) {
+        self.shared.buffer(self.ahead - ahead, 0);
+        self.ahead = ahead;
     }
 
     /// The connection that was served has counted what it took.
@@ -180,6 +193,42 @@ impl Context {
     }
 }
 
+/// Room among the buffers that is taken where the context is in use. It is free again when this is dropped.
+struct Room {
+    shared: Arc<Shared>,
+    /// Bytes that there are.
+    most: usize,
+    /// Bytes that replies have taken and that are not in the shared sum.
+    uncounted: usize,
+    taken: usize,
+}
+
+impl Room {
+    /// Takes so many bytes in all. Other threads find room at the same moment: what is large is in the shared sum before it is copied.
+    ///
+    /// # Errors
+    /// [`KeyError::Buffers`] if there are not as many.
+    fn take(&mut self, bytes: usize) -> Result<(), KeyError> {
+        let more = if bytes > LARGE_BYTES { bytes.saturating_sub(self.taken) } else { 0 };
+        if bytes > self.most || more > 0 && !self.shared.reserve(more, self.uncounted) {
+            return Err(KeyError::Buffers(bytes));
+        }
+        self.taken += more;
+        Ok(())
+    }
+
+    /// The same for the old value of a key, which is the reply: before it is changed, as it is lost then.
+    fn take_for(&mut self, old: Option<&(&Head, Vec<u8>)>) -> Result<(), KeyError> {
+        old.map_or(Ok(()), |(_, value)| self.take(value.len()))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shared.buffer(self.taken, 0);
+    }
+}
+
 /// One command on its way.
 struct Call<'call> {
     context: &'call mut Context,
@@ -194,12 +243,13 @@ pub fn run(context: &mut Context, caller: &mut Caller, words: Arguments<'_>, rep
         return;
     }
     context.count_command();
-    let mark = replies.mark();
+    let (mark, ahead) = (replies.mark(), context.ahead);
     let database = caller.database;
     caller.silence.begin();
     let mut call = Call { context, caller, words, replies };
     if let Err(refusal) = call.dispatch() {
         call.replies.back_to(mark);
+        call.context.take_back(ahead);
         call.replies.error(&refusal.to_string());
         if let Refusal::Key(error) = &refusal {
             call.context.fail(database, error);

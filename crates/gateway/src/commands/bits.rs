@@ -122,10 +122,10 @@ impl Call<'_> {
         let bytes = bytes.ok_or_else(|| {
             Refusal::text("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len")
         })?;
-        if bytes > self.room() {
-            return Err(KeyError::Buffers(bytes).into());
-        }
+        let mut table = self.room();
+        table.take(bytes)?;
         let common = lcs::common(&one, &two);
+        drop(table);
         // Less than the table that they were counted in: the casts lose nothing.
         let length = common.text.len() as i64;
         if options.length {

@@ -10,6 +10,8 @@ use std::collections::HashSet;
 
 /// Keys of one answer of the node when all are asked for.
 const PAGE: u32 = 4096;
+/// Bytes that stand around a string among the replies, of the length that keys have.
+const STRING_BYTES: usize = 10;
 /// Bytes of an integer beyond which Redis keeps a value as a string in one piece.
 const EMBEDDED_BYTES_MAX: usize = 44;
 /// Bytes of the books for each block: a header and its share of a bucket.
@@ -109,6 +111,7 @@ impl Call<'_> {
         let now_ms = self.now_ms();
         let (mut keys, next) = self.keyspace()?.list(cursor, limit, now_ms)?;
         keys.retain(|key| is_string && pattern.is_none_or(|pattern| glob::fits(pattern, key)));
+        self.take_room(keys.iter().map(|key| key.len() + STRING_BYTES).sum())?;
         self.replies.array(2);
         self.replies.bulk(next.unwrap_or(0).to_string().as_bytes());
         self.replies.array(keys.len());
@@ -124,12 +127,13 @@ impl Call<'_> {
         while let Some(from) = cursor {
             let (keys, next) = self.keyspace()?.list(from, PAGE, now_ms)?;
             for key in keys.into_iter().filter(|key| glob::fits(pattern, key)) {
-                bytes += key.len();
+                bytes += key.len() + STRING_BYTES;
                 found.push(key);
             }
-            self.check_room(bytes)?;
+            self.room().take(bytes)?;
             cursor = next;
         }
+        self.take_room(bytes)?;
         self.replies.array(found.len());
         for key in found {
             self.replies.bulk(&key);

@@ -12,13 +12,14 @@ impl Call<'_> {
     pub(super) fn ping(&mut self) -> Outcome {
         match self.words.len() {
             1 => self.replies.simple("PONG"),
-            2 => self.replies.bulk(self.words.get(1)),
+            2 => return self.echo(),
             _ => return Err(Refusal::arity("ping")),
         }
         Ok(())
     }
 
     pub(super) fn echo(&mut self) -> Outcome {
+        self.take_room(self.words.get(1).len())?;
         self.replies.bulk(self.words.get(1));
         Ok(())
     }

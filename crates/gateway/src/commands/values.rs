@@ -1,7 +1,7 @@
 //! Commands that read and write values.
 
-use super::{Call, Outcome, Refusal};
-use crate::head::{Head, VALUE_BYTES_MAX};
+use super::{Call, LARGE_BYTES, Outcome, Refusal, Room};
+use crate::head::VALUE_BYTES_MAX;
 use crate::keyspace::{Change, Item, KeyError, State};
 use crate::shared::Counters;
 use hinterland_pool::{Expects, Replaced};
@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 
 /// How often a conditional write is tried again that another client came before.
 const TRIES_MAX: usize = 1000;
-/// Values up to this many bytes are appended before it is said that they are: of each thread one may be beyond the buffers.
-const LARGE_BYTES: usize = 1 << 20;
 
 impl Call<'_> {
     pub(super) fn get(&mut self) -> Outcome {
@@ -37,10 +35,10 @@ impl Call<'_> {
     /// Appends the value of the key at a word, if there is one; whether there is.
     #[inline]
     fn reply_value(&mut self, index: usize) -> Result<bool, Refusal> {
-        let room = self.room();
+        let room = self.context.room(self.replies);
         let is_there = match self.append_value(index, room.min(LARGE_BYTES)) {
-            // Other threads find room at the same moment: each takes its own before it copies.
-            Err(KeyError::Buffers(bytes)) if bytes <= room && self.context.take_room(bytes, self.replies) => {
+            Err(KeyError::Buffers(bytes)) if bytes <= room => {
+                self.take_room(bytes)?;
                 self.append_value(index, bytes)
             }
             other => other,
@@ -57,17 +55,20 @@ impl Call<'_> {
         keyspace.reply(self.words.get(index), now_ms, room, self.replies)
     }
 
-    /// Bytes that the replies of this connection may grow by.
-    pub(super) fn room(&self) -> usize {
-        self.context.room(self.replies)
+    /// Room for the reply of a command, or for memory that it works in.
+    pub(super) fn room(&self) -> Room {
+        self.context.room_of(self.replies)
     }
 
-    /// Whether the replies of this connection may grow by so many bytes.
+    /// Takes room for so many bytes that are appended to the replies next.
     ///
     /// # Errors
     /// [`KeyError::Buffers`].
-    pub(super) fn check_room(&self, bytes: usize) -> Result<(), KeyError> {
-        if bytes > self.room() { Err(KeyError::Buffers(bytes)) } else { Ok(()) }
+    pub(super) fn take_room(&mut self, bytes: usize) -> Result<(), KeyError> {
+        let mut room = self.room();
+        room.take(bytes)?;
+        self.context.is_appended(room);
+        Ok(())
     }
 
     pub(super) fn set(&mut self) -> Outcome {
@@ -113,9 +114,11 @@ impl Call<'_> {
     /// `SET` that needs the old value or its end.
     fn set_knowing(&mut self, options: SetOptions) -> Outcome {
         let (key, value, now_ms) = (self.words.get(1), self.words.get(2), self.now_ms());
-        let room = if options.get { self.room() } else { usize::MAX };
+        let mut room = self.room();
         let (old, is_set) = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
-            fits(old.as_ref(), room)?;
+            if options.get {
+                room.take_for(old.as_ref())?;
+            }
             let holds = match options.condition {
                 Condition::Always => true,
                 Condition::Absent => old.is_none(),
@@ -131,6 +134,7 @@ impl Call<'_> {
             }
             Ok(Change::Set(value.to_vec(), ends_ms, (old, true)))
         })?;
+        self.context.is_appended(room);
         match old {
             Some(old) if options.get => self.replies.bulk(&old),
             None if is_set && !options.get => self.replies.simple("OK"),
@@ -181,11 +185,12 @@ impl Call<'_> {
     }
 
     pub(super) fn get_del(&mut self) -> Outcome {
-        let (key, now_ms, room) = (self.words.get(1), self.now_ms(), self.room());
+        let (key, now_ms, mut room) = (self.words.get(1), self.now_ms(), self.room());
         let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
-            fits(old.as_ref(), room)?;
+            room.take_for(old.as_ref())?;
             Ok(old.map_or(Change::Leave(None), |(_, value)| Change::Remove(Some(value))))
         })?;
+        self.context.is_appended(room);
         self.bulk_or_nil(old);
         Ok(())
     }
@@ -206,9 +211,9 @@ impl Call<'_> {
         if ends == Ends::Kept {
             return self.get();
         }
-        let (ends_ms, room) = (end(ends, None), self.room());
+        let (ends_ms, mut room) = (end(ends, None), self.room());
         let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
-            fits(old.as_ref(), room)?;
+            room.take_for(old.as_ref())?;
             Ok(match old {
                 None => Change::Leave(None),
                 Some((_, value)) if ends_ms.is_some_and(|end| end <= now_ms) => Change::Remove(Some(value)),
@@ -216,6 +221,7 @@ impl Call<'_> {
                 Some((_, value)) => Change::Set(value.clone(), ends_ms, Some(value)),
             })
         })?;
+        self.context.is_appended(room);
         self.bulk_or_nil(old);
         Ok(())
     }
@@ -234,7 +240,7 @@ impl Call<'_> {
         let (start, end) = (from_end(start), from_end(end).min(length - 1));
         let range = if start > end || length == 0 { 0..0 } else { start as usize..end as usize + 1 };
         let piece = value.get(range).unwrap_or_default();
-        self.check_room(piece.len())?;
+        self.take_room(piece.len())?;
         self.replies.bulk(piece);
         Ok(())
     }
@@ -334,14 +340,6 @@ impl Call<'_> {
             Some(value) => self.replies.bulk(&value),
             None => self.replies.nil(),
         }
-    }
-}
-
-/// Whether the old value of a key, which is the reply, has room among the replies: before it is changed, as it is lost then.
-fn fits(old: Option<&(&Head, Vec<u8>)>, room: usize) -> Result<(), KeyError> {
-    match old {
-        Some((_, value)) if value.len() > room => Err(KeyError::Buffers(value.len())),
-        _ => Ok(()),
     }
 }
 
