@@ -22,6 +22,7 @@ mod locks;
 mod membership;
 mod mend;
 mod names;
+mod naming;
 mod node;
 mod notices;
 mod options;

@@ -198,7 +198,7 @@ impl Segment {
         let name = name_of(core.own)?;
         // What an earlier process of this node handed out is known to nobody any more.
         if core.directory.lookup(&name).is_ok() {
-            crate::verify::remove_always(core, &name)?;
+            crate::naming::remove_always(core, &name)?;
         }
         let incarnation = core.membership.incarnation.get();
         let place = Placement::Rack(core.membership.rack.clone());

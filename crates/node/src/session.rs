@@ -9,6 +9,7 @@ use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::holdings::OpenHeatCopy;
 use crate::kv::{OpenedSpace, UserStore};
+use crate::naming;
 use crate::notices::NoticeChannel;
 use crate::peer_service;
 use crate::put::NewPut;
@@ -330,7 +331,7 @@ impl Session {
                 self.end_put(object);
                 let (info, removed) = published?;
                 if let Some(removed) = removed {
-                    verify::let_go(core, &removed);
+                    naming::let_go(core, &removed);
                 }
                 Reply::Object(info)
             }
@@ -834,13 +835,13 @@ pub fn kept(slice: &Slice) -> Result<(), Refused> {
 /// Removes or renames what a name leads to.
 fn change_name(core: &Core, request: Request) -> Result<(), Refused> {
     match request {
-        Request::Remove { name } => verify::remove(core, &name),
-        Request::Rename { from, to, target } => verify::rename(core, from, to, target),
-        Request::RemoveObject { name, object } => verify::remove_object(core, &name, object),
+        Request::Remove { name } => naming::remove(core, &name),
+        Request::Rename { from, to, target } => naming::rename(core, from, to, target),
+        Request::RemoveObject { name, object } => naming::remove_object(core, &name, object),
         Request::RenameObject { object, from, to, target } => {
-            verify::rename_object(core, object, from, to, target)
+            naming::rename_object(core, object, from, to, target)
         }
-        Request::RenameFolder { from, to } => verify::rename_folder(core, from, to),
+        Request::RenameFolder { from, to } => naming::rename_folder(core, from, to),
         other => Err(Refused::new(errno::EINVAL, format!("{other:?} changes no name"))),
     }
 }
