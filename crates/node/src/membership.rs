@@ -355,13 +355,14 @@ impl Membership {
             fault_point::reach("adopted");
             self.renew(directory, holdings)?;
         }
-        // Only now: writing takes its time, the lease may run out over it, and who joins again for that adopts no more.
+        // Only now: writing takes its time, and who joins again because the lease has run out all the same adopts no more.
         let words = |adopted: &Adopted| adopted.words(&rescued(&self.state));
         for (object, why) in left {
             let Ok(holding) = holdings.find(object) else { continue };
             // Of those that have copies enough elsewhere nothing is lost.
             let is_saved = why != NotAdopted::TooManyCopies;
-            let saved = is_saved.then(|| rescue(&holding, &self.state)).transpose().inspect_err(|_| {
+            let save = || self.in_pace(pace, directory, holdings, || rescue(&holding, &self.state));
+            let saved = is_saved.then(save).transpose().inspect_err(|_| {
                 // Where the others are nobody says again.
                 words(&adopted).iter().for_each(|words| tracing::warn!("{words}"));
             })?;
@@ -413,7 +414,7 @@ impl Membership {
         self.keep_pace(pace, directory, holdings);
     }
 
-    /// Drops a copy, and keeps the lease meanwhile: the kernel takes longer than a lease for the small pages of a very large one.
+    /// Drops a copy: the kernel takes longer than a lease for the small pages of a very large one.
     fn drop_in_pace(
         &self,
         pace: &mut Pace,
@@ -422,21 +423,35 @@ impl Membership {
         object: ObjectId,
         epoch: Epoch,
     ) {
+        self.in_pace(pace, directory, holdings, || drop_copy(holdings, object, epoch));
+    }
+
+    /// Does what may take longer than a lease, which is kept meanwhile.
+    fn in_pace<T: Send>(
+        &self,
+        pace: &mut Pace,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+        work: impl Fn() -> T + Sync,
+    ) -> T {
         std::thread::scope(|scope| {
-            let (end, ended) = mpsc::channel::<()>();
-            let drop_it = move || {
-                drop_copy(holdings, object, epoch);
-                drop(end);
-            };
-            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, drop_it) {
-                // Most go in a moment.
-                tracing::debug!(%error, "a copy is dropped without a thread of its own");
-                drop_copy(holdings, object, epoch);
+            let (say, said) = mpsc::sync_channel(1);
+            let work = &work;
+            // Nobody hears of it only if this thread has failed.
+            let begun = std::thread::Builder::new().spawn_scoped(scope, move || drop(say.send(work())));
+            if let Err(error) = begun {
+                tracing::debug!(%error, "what may take longer than a lease is done without a thread of its own");
+                return work();
             }
-            while ended.recv_timeout(pace.left()) == Err(RecvTimeoutError::Timeout) {
-                self.keep_pace(pace, directory, holdings);
+            loop {
+                match said.recv_timeout(pace.left()) {
+                    Ok(done) => return done,
+                    Err(RecvTimeoutError::Timeout) => self.keep_pace(pace, directory, holdings),
+                    // The thread has failed, and fails again here.
+                    Err(RecvTimeoutError::Disconnected) => return work(),
+                }
             }
-        });
+        })
     }
 }
 

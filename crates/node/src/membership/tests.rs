@@ -63,6 +63,19 @@ impl SlowDisk {
         (object, homes[0].epoch, name)
     }
 
+    /// Lets the time pass. A node that keeps its lease is heard of in each half of one, however busy the machine is.
+    fn go_on_for_longer_than_a_lease(&self) {
+        for _ in 0..3 {
+            let before = self.beats.load(Ordering::SeqCst);
+            let until = Instant::now() + Duration::from_secs(10);
+            while self.beats.load(Ordering::SeqCst) == before && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.state.lock().unwrap().1 += LEASE_MS / 2;
+            self.ask(&Command::Tick).unwrap();
+        }
+    }
+
     fn state(&self, node: NodeId) -> (MemberState, u64, u64) {
         let Reply::Members(members) = self.ask(&Command::Members).unwrap() else { panic!("no members") };
         let member = members.into_iter().find(|member| member.node == node).unwrap();
@@ -183,21 +196,40 @@ fn a_node_that_lets_go_of_what_takes_longer_than_a_lease_keeps_its_lease() {
     let (object, epoch, name) = disk.removed(node, 1);
     member.holdings.create_region(object, epoch, name, 4096).unwrap();
     let clock = Arc::clone(&disk);
-    member.holdings.when_region_goes(Box::new(move || {
-        for _ in 0..3 {
-            // A node that keeps its lease is heard of in each half of one, however busy the machine is.
-            let before = clock.beats.load(Ordering::SeqCst);
-            let until = Instant::now() + Duration::from_secs(10);
-            while clock.beats.load(Ordering::SeqCst) == before && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            clock.state.lock().unwrap().1 += LEASE_MS / 2;
-            clock.ask(&Command::Tick).unwrap();
-        }
-    }));
+    member.holdings.when_region_goes(Box::new(move || clock.go_on_for_longer_than_a_lease()));
     member.beat();
     assert_eq!(disk.state(node), (first.0, first.1, 0));
     assert!(member.holdings.all().is_empty());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_node_that_saves_what_takes_longer_than_a_lease_keeps_its_lease() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-saved-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let first = disk.state(node);
+    // Regions are not taken in again.
+    let (object, epoch) = (ObjectId(1000), Epoch(1000));
+    member.holdings.create_region(object, epoch, ObjectName::parse("region").unwrap(), 4096).unwrap();
+    // A disk that takes its time: whoever writes to a pipe waits for a reader.
+    let disk_folder = rescued(&folder.join("state"));
+    fs::create_dir_all(&disk_folder).unwrap();
+    let pipe = disk_folder.join("1000-region.partial");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let clock = Arc::clone(&disk);
+    let reader = std::thread::spawn(move || {
+        clock.go_on_for_longer_than_a_lease();
+        fs::File::open(pipe).unwrap()
+    });
+    let mut pace = Pace::begun(clock::boot_ms(), LEASE_MS);
+    let refused = member.membership.adopt(&mut pace, &member.directory, &member.holdings, &[object]);
+    assert_eq!(refused.unwrap_err().code, errno::EIO, "a pipe is no file");
+    reader.join().unwrap();
+    assert_eq!(disk.state(node), first);
+    assert_eq!(member.holdings.all().len(), 1, "it was not let go of");
     fs::remove_dir_all(folder).unwrap();
 }
 
