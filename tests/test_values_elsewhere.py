@@ -97,7 +97,9 @@ class OfSGLang:
 
         ranks = {name: 0 for name in ("pp_rank", "attn_cp_rank", "dcp_rank", "tp_rank")}
         ranks |= {name: 1 for name in ("pp_size", "attn_cp_size", "dcp_size", "tp_size")}
-        config = types.SimpleNamespace(extra_config={"socket": str(socket)}, model_name="model", logical_page_size=64,
+        # These say nothing of an engine's weights, so its pages have a tag.
+        extra = {"socket": str(socket), "extra_backend_tag": "tests"}
+        config = types.SimpleNamespace(extra_config=extra, model_name="model", logical_page_size=64,
                                        is_mla_model=False, enable_storage_metrics=False, **ranks)
         self.backend = HinterlandHiCache(config)
         self.close = self.backend.close
