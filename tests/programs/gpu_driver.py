@@ -29,6 +29,14 @@ done:
 }
 """
 
+# Blocks of this kernel have one shape alone.
+EXACT = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry exact() .reqntid 16, 2 { ret; }
+"""
+
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
@@ -51,6 +59,12 @@ good(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"add_all"))
 assert cuda.cuModuleGetFunction(ctypes.byref(ctypes.c_void_p()), module, b"nothing") == 500
 assert cuda.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), b"this is no PTX") != 0
 good(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+exact_module, exact = ctypes.c_void_p(), ctypes.c_void_p()
+good(cuda.cuModuleLoadData(ctypes.byref(exact_module), EXACT))
+good(cuda.cuModuleGetFunction(ctypes.byref(exact), exact_module, b"exact"))
+for shape, code in (((16, 2, 1), 0), ((32, 1, 1), 1), ((16, 1, 1), 1), ((16, 2, 2), 1)):
+    assert cuda.cuLaunchKernel(exact, 1, 1, 1, *shape, 0, stream, None, None) == code, shape
+good(cuda.cuStreamSynchronize(stream))
 COUNT = 10_000
 numbers = (ctypes.c_uint32 * COUNT)(*range(COUNT))
 memory = ctypes.c_uint64()

@@ -88,6 +88,9 @@ impl Session {
         if kernel.layout.cluster.is_some_and(|cluster| !geometry.is_whole(cluster)) {
             return Err(INVALID_CONFIGURATION);
         }
+        if kernel.layout.block.is_some_and(|block| block != geometry.block) {
+            return Err(INVALID_VALUE);
+        }
         if geometry.flags & launch_flags::COOPERATIVE != 0 {
             self.check_cooperative(kernel, geometry)?;
         }
