@@ -134,7 +134,26 @@ for asked, of in ((memory, None), (inside, None), (pooled, pool.value)):
     good(cuda.cuPointerGetAttribute(ctypes.byref(number), 14, asked))
     good(cuda.cuPointerGetAttribute(ctypes.byref(found), 17, asked))
     assert (number.value, found.value) == (0, of)
+# Numbers that no other memory gets, where it is mapped, and what devices may do with it.
+numbers = []
+for asked, start, bytes_of, reach in ((memory, None, None, 3), (inside, pinned.value, 8192, 0), (pooled, pooled.value, 1000, 3)):
+    for attribute, right in ((6, 0), (16, reach), (21, 0)):
+        kind.value = 9
+        good(cuda.cuPointerGetAttribute(ctypes.byref(kind), attribute, asked))
+        assert kind.value == right, attribute
+    for attribute, right in ((18, bytes_of), (19, start)):
+        good(cuda.cuPointerGetAttribute(ctypes.byref(number), attribute, asked))
+        assert right is None or number.value == right, attribute
+    for attribute in (7, 20):
+        good(cuda.cuPointerGetAttribute(ctypes.byref(number), attribute, asked))
+        numbers.append((attribute, number.value))
+assert len(set(numbers)) == 6, numbers
 good(cuda.cuMemFreeAsync(pooled, stream))
+again = ctypes.c_uint64()
+good(cuda.cuMemAllocAsync(ctypes.byref(again), ctypes.c_size_t(1000), stream))
+good(cuda.cuPointerGetAttribute(ctypes.byref(number), 7, again))
+assert (7, number.value) not in numbers, "an address that is given again is other memory"
+good(cuda.cuMemFreeAsync(again, stream))
 good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(memory.value + 100)))
 assert kind.value == 2
 # Where a name says that an end is a device's, other memory of the host is refused and stays as it is. Pinned memory is one of devices, too.

@@ -48,7 +48,21 @@ pub struct Range {
     pub bytes: u64,
     /// Its device and context.
     pub owner: Owner,
+    /// A number that no other one of the session ever has.
+    pub number: u64,
     holder: Holder,
+}
+
+impl Range {
+    /// A number that is that of its memory alone: what is mapped by hand keeps it where it is mapped again.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        const OF_PIECE: u64 = 1 << 63;
+        match self.holder {
+            Holder::Mapped(piece) => OF_PIECE | u64::from(piece),
+            _ => self.number,
+        }
+    }
 }
 
 /// A granule that small ranges of one context share: free pieces by their start.
@@ -82,6 +96,8 @@ pub struct Pinned {
     pub flags: u32,
     /// What was current then.
     pub owner: Owner,
+    /// A number that no other memory of the session ever has.
+    pub number: u64,
 }
 
 impl Pinned {
@@ -97,6 +113,8 @@ impl Pinned {
 pub struct Memory {
     window: Window,
     ranges: BTreeMap<u64, Range>,
+    /// The number of the last range, and of pinned memory.
+    last_number: u64,
     /// Addresses that the program reserved by itself, and their length as it asked for it.
     reserved: BTreeMap<u64, u64>,
     chunks: BTreeMap<u64, Chunk>,
@@ -116,6 +134,7 @@ impl Memory {
         Self {
             window,
             ranges: BTreeMap::new(),
+            last_number: 0,
             reserved: BTreeMap::new(),
             chunks: BTreeMap::new(),
             pieces: BTreeMap::new(),
@@ -125,6 +144,16 @@ impl Memory {
             pinned: BTreeMap::new(),
             held: BTreeMap::new(),
         }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn insert(&mut self, start: u64, bytes: u64, owner: Owner, holder: Holder) {
+        let number = self.number();
+        self.ranges.insert(start, Range { start, bytes, owner, number, holder });
     }
 
     /// Gives addresses back to the window, but for those at which the node has memory of pieces.
@@ -309,7 +338,7 @@ impl Session {
         if bytes >= OWN_MIN {
             let (memory, start) = self.map_fresh(memory, device, bytes)?;
             let mut memory = memory;
-            memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Own });
+            memory.insert(start, bytes, owner, Holder::Own);
             return Ok(start);
         }
         let room = bytes.next_multiple_of(PIECE);
@@ -323,7 +352,7 @@ impl Session {
                 memory.take_piece(owner, room).ok_or(NO_MEMORY)?
             }
         };
-        memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Chunk(chunk) });
+        memory.insert(start, bytes, owner, Holder::Chunk(chunk));
         Ok(start)
     }
 
@@ -609,7 +638,7 @@ impl Session {
         }
         memory = self.back_piece(memory, number, Some(address))?;
         let owner = Owner::device_alone(piece.device);
-        memory.ranges.insert(address, Range { start: address, bytes, owner, holder: Holder::Mapped(number) });
+        memory.insert(address, bytes, owner, Holder::Mapped(number));
         if let Some(piece) = memory.pieces.get_mut(&number) {
             piece.place = Some(address);
         }
@@ -706,7 +735,7 @@ impl Session {
     pub(super) fn add_symbol(&self, owner: Owner, start: u64, bytes: u64, own: u64) -> Result<(), Code> {
         let mut memory = self.memory();
         memory.hold(start, own)?;
-        memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Symbol });
+        memory.insert(start, bytes, owner, Holder::Symbol);
         Ok(())
     }
 
@@ -738,7 +767,8 @@ impl Session {
         if before.is_some_and(|(at, one)| at + one.bytes > start) {
             return Err(crate::code::ALREADY_REGISTERED);
         }
-        memory.pinned.insert(start, Pinned { start, bytes, is_ours, flags, owner });
+        let number = memory.number();
+        memory.pinned.insert(start, Pinned { start, bytes, is_ours, flags, owner, number });
         Ok(())
     }
 

@@ -383,8 +383,8 @@ pub unsafe extern "C" fn hl_cuPointerGetAttributes(
         // SAFETY: a place for the type that the attribute has, as documented: four bytes or eight.
         unsafe {
             match attribute {
-                2 | 8 | 9 | 10 | 13 | 15 => place.cast::<u32>().write(0),
-                1 | 3 | 4 | 11 | 12 | 14 | 17 => place.cast::<u64>().write(0),
+                2 | 6 | 8 | 9 | 10 | 13 | 15 | 16 | 21 => place.cast::<u32>().write(0),
+                1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => place.cast::<u64>().write(0),
                 _ => return INVALID_VALUE,
             }
         }
@@ -392,10 +392,19 @@ pub unsafe extern "C" fn hl_cuPointerGetAttributes(
     driver(|_| Ok(()))
 }
 
-/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 8 whether it is
-/// unified memory, 9 number of the device, 10 and 15 whether it can be shared, 11 and 12 where and how long all of it is, 13 whether it is there, 14 what can be
-/// made of it for others, 17 its pool. Memory of the host is known
-/// where it is pinned, and has no address for devices.
+/// What the current device may do with memory: 3 read and write, 0 nothing. No device reaches memory of the host.
+fn access(session: &Session, is_of_device: bool, device: u32) -> Result<c_uint, Code> {
+    const READ_WRITE: c_uint = 3;
+    let own = session.owner()?.device;
+    let reaches = is_of_device && (own == device || crate::runtime::device::reaches(session, own, device)?);
+    Ok(if reaches { READ_WRITE } else { 0 })
+}
+
+/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 6 whether copies of it that wait were made to wait more, 7 a
+/// number that no other memory gets, 8 whether it is unified memory, 9 number of the device, 10 and 15 whether it can be shared, 11 and 12 where and how long
+/// all of it is, 13 whether it is there, 14 what can be made of it for others, 16 what the current device may do with it, 17 its pool, 18 and 19 how long and
+/// where it is mapped, 20 a number of its memory wherever that is mapped, 21 whether it can be decompressed into. Memory of the host is known where it is pinned,
+/// and has no address for devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuPointerGetAttribute(
     place: *mut c_void,
@@ -406,12 +415,12 @@ pub unsafe extern "C" fn hl_cuPointerGetAttribute(
     const DEVICE: c_uint = 2;
     driver(|session| {
         let range = session.range_around(address);
-        let (owner, kind, start, bytes) = match range {
-            Some(range) => (range.owner, DEVICE, range.start, range.bytes),
+        let (owner, kind, start, bytes, numbers) = match range {
+            Some(range) => (range.owner, DEVICE, range.start, range.bytes, (range.number, range.memory())),
             None => {
                 let pinned = session.pinned(address).ok_or(INVALID_VALUE)?;
                 let (start, end) = pinned.range();
-                (pinned.owner, HOST, start as u64, (end - start) as u64)
+                (pinned.owner, HOST, start as u64, (end - start) as u64, (pinned.number, pinned.number))
             }
         };
         // SAFETY: a place for the type that the attribute has, as documented.
@@ -421,8 +430,13 @@ pub unsafe extern "C" fn hl_cuPointerGetAttribute(
                 2 => give(place.cast::<c_uint>(), kind),
                 3 if kind == DEVICE => give(place.cast::<u64>(), address),
                 4 if kind == HOST => give(place.cast::<u64>(), address),
-                // It is neither unified memory nor anything that other processes or devices of other makers could have.
-                8 | 10 | 15 => give(place.cast::<c_uint>(), 0),
+                // It is neither unified memory nor anything that other processes, devices of other makers or decompressors could have, and nothing is set of it.
+                6 | 8 | 10 | 15 | 21 => give(place.cast::<c_uint>(), 0),
+                7 => give(place.cast::<u64>(), numbers.0),
+                16 => give(place.cast::<c_uint>(), access(session, kind == DEVICE, owner.device)?),
+                18 => give(place.cast::<u64>(), bytes),
+                19 => give(place.cast::<u64>(), start),
+                20 => give(place.cast::<u64>(), numbers.1),
                 13 => give(place.cast::<c_uint>(), 1),
                 14 => give(place.cast::<u64>(), 0),
                 17 => give(place.cast::<*mut c_void>(), session.pool_around(start)),
