@@ -217,6 +217,7 @@ assert encode(tensor, 2, 2, ctypes.c_uint64(16), sizes, strides, tile, steps, 0,
 assert encode(tensor, 2, 2, memory, sizes, None, tile, steps, 0, 0, 0, 0) == 1
 event = ctypes.c_void_p()
 assert cuda.cuIpcGetMemHandle(place, memory) == 801
+assert cuda.cuMemExportToShareableHandle(place, ctypes.c_uint64(1), 1, ctypes.c_uint64(0)) == 801
 assert cuda.cuIpcOpenMemHandle_v2(ctypes.byref(memory.__class__()), place, 1) == 801
 assert cuda.cuEventCreate(ctypes.byref(event), 6) == 801
 value = ctypes.c_int(7)

@@ -59,8 +59,18 @@ unsafe fn say(name: *const c_char) {
 
 /// Why, as far as there is more to say than that, and what to try.
 fn why(name: &CStr) -> &'static str {
+    const SHARE: [&str; 8] = [
+        "cudaIpc",
+        "cuIpc",
+        "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",
+        "cudaMemPoolExport",
+        "cudaMemPoolImport",
+        "cuMemPoolExport",
+        "cuMemPoolImport",
+    ];
     let name = name.to_bytes();
-    if ["cudaIpc", "cuIpc"].iter().any(|start| name.starts_with(start.as_bytes())) {
+    if SHARE.iter().any(|start| name.starts_with(start.as_bytes())) {
         IPC
     } else {
         " (hint: `hinterland gpu coverage PROGRAM` lists what is)"
