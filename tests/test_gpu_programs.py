@@ -13,7 +13,7 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_nodes": ("generic", "events", "external", "driver"),
-    "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
+    "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused", "batch"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),
     "gpu_reset": ("memory", "handles", "code", "others"),

@@ -207,9 +207,70 @@ static void refused() {
     REFUSED(cudaMallocManaged(&memory, 4096), cudaErrorNotSupported);
 }
 
+// Many copies by one call: in, within and out, behind the work before them.
+static void batch() {
+    const size_t MANY = 40, BYTES = 4096;
+    char *far, *there, *here;
+    cudaStream_t stream;
+    GOOD(cudaStreamCreate(&stream));
+    GOOD(cudaMalloc(&far, MANY * BYTES));
+    GOOD(cudaMalloc(&there, MANY * BYTES));
+    GOOD(cudaMallocHost(&here, MANY * BYTES));
+    std::vector<char> bytes(MANY * BYTES);
+    for (size_t at = 0; at < bytes.size(); at++) {
+        bytes[at] = (char) (at / BYTES + at % 7);
+    }
+    cudaMemcpyAttributes attributes[2] = {};
+    attributes[0].srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    attributes[1].srcAccessOrder = cudaMemcpySrcAccessOrderDuringApiCall;
+    const auto copy = [&](void * to, const void * from, size_t bytes_each, size_t kinds) {
+        std::vector<void *> places;
+        std::vector<const void *> sources;
+        std::vector<size_t> sizes(MANY, bytes_each);
+        size_t starts[] = { 0, MANY / 2 };
+        for (size_t at = 0; at < MANY; at++) {
+            places.push_back((char *) to + (MANY - 1 - at) * BYTES);
+            sources.push_back((const char *) from + at * BYTES);
+        }
+        return cudaMemcpyBatchAsync(places.data(), sources.data(), sizes.data(), MANY, attributes, starts, kinds, stream);
+    };
+    GOOD(cudaMemsetAsync(far, 1, MANY * BYTES, stream));
+    GOOD(copy(far, bytes.data(), BYTES, 2));
+    // What was read during the call may be gone.
+    std::vector<char> right = bytes;
+    std::fill(bytes.begin() + MANY / 2 * BYTES, bytes.end(), 0x55);
+    GOOD(cudaStreamSynchronize(stream));
+    GOOD(copy(there, far, BYTES, 1));
+    GOOD(cudaMemcpyAsync(here, there, MANY * BYTES, cudaMemcpyDeviceToHost, stream));
+    GOOD(cudaStreamSynchronize(stream));
+    EXPECT(memcmp(here, right.data(), MANY * BYTES) == 0);
+    memset(here, 0, MANY * BYTES);
+    GOOD(copy(here, there, BYTES - 1, 1));
+    GOOD(cudaStreamSynchronize(stream));
+    for (size_t at = 0; at < MANY * BYTES; at++) {
+        const size_t from = (MANY - 1 - at / BYTES) * BYTES + at % BYTES;
+        EXPECT(here[at] == (at % BYTES == BYTES - 1 ? 0 : right[from]));
+    }
+    // What each launch of a graph would read is gone by then; what a device has is not.
+    cudaGraph_t graph;
+    GOOD(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    REFUSED(copy(far, bytes.data(), BYTES, 2), cudaErrorNotSupported);
+    GOOD(copy(there, far, BYTES, 2));
+    GOOD(cudaStreamEndCapture(stream, &graph));
+    REFUSED(copy(far, bytes.data(), BYTES, 0), cudaErrorInvalidValue);
+    attributes[0].srcAccessOrder = cudaMemcpySrcAccessOrderInvalid;
+    REFUSED(copy(far, bytes.data(), BYTES, 1), cudaErrorInvalidValue);
+    attributes[0].srcAccessOrder = cudaMemcpySrcAccessOrderAny;
+    GOOD(copy(far, bytes.data(), BYTES, 1));
+    GOOD(cudaStreamSynchronize(stream));
+    stream = nullptr;
+    REFUSED(copy(far, bytes.data(), BYTES, 1), cudaErrorInvalidValue);
+}
+
 int main(int count, char ** words) {
     const part parts[] = {
         { "volumes", volumes }, { "rows", rows }, { "pools", pools }, { "occupancy", occupancy }, { "refused", refused },
+        { "batch", batch },
     };
     return run_parts(parts, count, words);
 }

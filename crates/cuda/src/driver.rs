@@ -13,6 +13,7 @@ macro_rules! same {
     )*};
 }
 
+pub mod batch;
 pub mod context;
 pub mod copy;
 pub mod device;

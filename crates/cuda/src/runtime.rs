@@ -1,6 +1,7 @@
 //! Functions of `libcudart`, as CUDA's documentation describes them. What differs is said at the function.
 
 pub mod any_node;
+pub mod batch;
 pub mod device;
 pub mod error;
 pub mod event;

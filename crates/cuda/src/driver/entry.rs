@@ -21,6 +21,13 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuGraphAddNode_v2", 12_030),
     ("cuGraphExecUpdate_v2", 12_000),
     ("cuGraphInstantiate", 12_000),
+    ("cuGraphKernelNodeGetParams_v2", 12_000),
+    ("cuGraphKernelNodeSetParams_v2", 12_000),
+    ("cuGraphNodeGetDependencies_v2", 12_030),
+    ("cuGraphNodeGetDependentNodes_v2", 12_030),
+    ("cuGraphRemoveDependencies_v2", 12_030),
+    ("cuMemcpyBatchAsync", 12_080),
+    ("cuMemcpyBatchAsync_v2", 13_000),
     ("cuStreamBeginCapture_v2", 10_010),
     ("cuStreamGetCaptureInfo_v3", 12_030),
 ];
