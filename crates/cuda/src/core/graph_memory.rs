@@ -107,12 +107,11 @@ impl Session {
     /// Notes in the graph that a stream is being captured into that memory is freed there.
     ///
     /// # Errors
-    /// The capture has failed, it was freed there before, or it is neither a graph's nor a pool's.
+    /// The capture has failed, it was freed there before, or no graph allocates it: only that can a graph free.
     pub(super) fn free_captured(&self, stream: &Stream, address: u64) -> Result<(), Code> {
         let Some(held) = self.with_held(address, |held| *held) else {
-            // What a pool has stays: what the graph does with it does so at each launch.
-            let is_known = self.pools.state().owners.contains_key(&address);
-            return if is_known { Ok(()) } else { Err(CAPTURE_UNSUPPORTED) };
+            let is_of_pool = self.pools.state().owners.contains_key(&address);
+            return Err(if is_of_pool { INVALID_VALUE } else { CAPTURE_UNSUPPORTED });
         };
         let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
         let mut state = graph.state();

@@ -152,7 +152,7 @@ impl Session {
     /// Frees in the order of a stream; in a capture each launch of the graph does.
     ///
     /// # Errors
-    /// Nothing was allocated at this address, or, in a capture, neither by a graph nor from a pool.
+    /// Nothing was allocated at this address, or, in a capture, not by a graph.
     pub fn free_in(&self, stream: &Stream, address: u64) -> Result<(), Code> {
         if address == 0 {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::{give, give_if};
-use crate::code::{Code, INVALID_VALUE};
+use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::handle::Kind;
 use crate::core::thread::with_session;
 
@@ -15,6 +15,11 @@ pub struct UpdateResult {
     node: *mut c_void,
     from: *mut c_void,
 }
+
+/// Flags of an instance: memory that it allocates is freed before the next launch, it is sent ahead, kernels launch it, kernels have the priority of their nodes.
+const KNOWN_FLAGS: u64 = 15;
+/// `cudaGraphInstantiateFlagDeviceLaunch`
+const FROM_DEVICE: u64 = 4;
 
 /// An empty graph.
 #[unsafe(no_mangle)]
@@ -39,6 +44,15 @@ pub unsafe extern "C" fn hl_cudaGraphInstantiate(
             return Err(INVALID_VALUE);
         }
         let graph = session.graph(Kind::Graph.of(graph)?)?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(INVALID_VALUE);
+        }
+        if flags & FROM_DEVICE != 0 {
+            eprintln!(
+                "hinterland: graphs on a GPU elsewhere cannot be launched by kernels (hint: cudaGraphLaunch by the program)"
+            );
+            return Err(NOT_SUPPORTED);
+        }
         let exec = session.instantiate(&graph, flags)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::GraphExec.handle(exec)) }
