@@ -449,15 +449,15 @@ def test_children_that_go_on_do_not_keep_the_session_of_a_dead_parent(gpu_node, 
 def test_a_symbol_that_is_missing_is_named_once(gpu_node, binary, folder):
     source = folder / "missing.c"
     source.write_text(
-        "int cudaGraphAddHostNode(void *, void *, void *, unsigned long, void *);\n"
-        "int main(void) { cudaGraphAddHostNode(0, 0, 0, 0, 0); return cudaGraphAddHostNode(0, 0, 0, 0, 0) != 801; }\n"
+        "int cudaMallocArray(void *, void *, unsigned long, unsigned long, unsigned);\n"
+        "int main(void) { cudaMallocArray(0, 0, 0, 0, 0); return cudaMallocArray(0, 0, 0, 0, 0) != 801; }\n"
     )
     subprocess.run([binary, "gpu", "libraries", folder / "libraries"], check=True, capture_output=True)
     subprocess.run(["cc", source, "-o", folder / "missing", f"-L{folder}/libraries", "-l:libcudart.so.13",
                     f"-Wl,-rpath-link,{folder}/libraries"], check=True)
     outcome = gpu_node().run(folder / "missing")
     assert outcome.returncode == 0
-    assert outcome.stderr.count("cudaGraphAddHostNode") == 1
+    assert outcome.stderr.count("cudaMallocArray") == 1
 
 
 def test_a_program_with_the_runtime_inside_is_told_at_its_start_that_it_has_no_gpu(gpu_node, folder):

@@ -61,6 +61,10 @@ good(function(b"cuGetProcAddress", 11030, POINTER, POINTER, NUMBER, ctypes.c_uin
 assert entry.value == look(b"cuInit", 13000)[0]
 assert look(b"cuGraphExecUpdate", 10020) == (None, 2) and look(b"cuGraphExecUpdate", 12000)[1] == 0
 assert look(b"cuNothing", 13000) == (None, 1)
+assert look(b"cuGraphAddDependencies", 11000) == (None, 2) and look(b"cuGraphAddDependencies", 12030)[1] == 0
+# A batch of copies had a place for which of them failed, which CUDA 13 took away.
+assert look(b"cuMemcpyBatchAsync", 12000) == (None, 2)
+assert look(b"cuMemcpyBatchAsync", 12080)[0] != look(b"cuMemcpyBatchAsync", 13000)[0]
 
 # One kernel has one name, until its module goes.
 module, first, second = POINTER(), POINTER(), POINTER()

@@ -119,7 +119,7 @@ static void generic() {
     check_numbers(here, 16);
     // What there is none of.
     cudaGraphNode_t none;
-    for (auto kind : { cudaGraphNodeTypeHost, cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree, cudaGraphNodeTypeConditional,
+    for (auto kind : { cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree, cudaGraphNodeTypeConditional,
              cudaGraphNodeTypeExtSemaphoreSignal }) {
         given = { kind };
         REFUSED(cudaGraphAddNode(&none, graph, nullptr, nullptr, 0, &given), cudaErrorNotSupported);
@@ -317,7 +317,89 @@ static void driver() {
     EXPECT(cudaGetLastError() == cudaSuccess);
 }
 
+// The driver's own functions for each kind of node, as compilers of whole models use them.
+static void kinds() {
+    int *numbers, three = 3, five = 5;
+    std::vector<int> here(COUNT), there(COUNT);
+    GOOD(cudaMalloc(&numbers, BYTES));
+    cudaFunction_t function;
+    CUgraph graph;
+    CUgraphNode fill, kernel, copy;
+    CUgraphExec exec;
+    GOOD(cudaGetFuncBySymbol(&function, (const void *) add));
+    void *by_three[] = { &numbers, &three }, *by_five[] = { &numbers, &five };
+    GOOD(cudaGraphCreate(&graph, 0));
+    CUDA_MEMSET_NODE_PARAMS filled = {};
+    filled.dst = (CUdeviceptr) numbers;
+    filled.value = 1;
+    filled.elementSize = 4;
+    filled.width = COUNT;
+    filled.height = 1;
+    const auto add_fill = of_driver<CUresult(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMSET_NODE_PARAMS *,
+        CUcontext)>("cuGraphAddMemsetNode");
+    EXPECT(add_fill(&fill, graph, nullptr, 0, &filled, nullptr) == CUDA_SUCCESS);
+    CUDA_KERNEL_NODE_PARAMS launched = {};
+    launched.func = (CUfunction) function;
+    launched.gridDimX = launched.gridDimY = launched.gridDimZ = 1;
+    launched.blockDimX = COUNT;
+    launched.blockDimY = launched.blockDimZ = 1;
+    launched.kernelParams = by_three;
+    const auto add_kernel = of_driver<CUresult(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *)>(
+        "cuGraphAddKernelNode_v2");
+    EXPECT(add_kernel(&kernel, graph, &fill, 1, &launched) == CUDA_SUCCESS);
+    CUDA_MEMCPY3D copied = {};
+    copied.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copied.srcDevice = (CUdeviceptr) numbers;
+    copied.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copied.dstHost = here.data();
+    copied.srcPitch = copied.dstPitch = copied.WidthInBytes = BYTES;
+    copied.srcHeight = copied.dstHeight = copied.Height = copied.Depth = 1;
+    const auto add_copy = of_driver<CUresult(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMCPY3D *, CUcontext)>(
+        "cuGraphAddMemcpyNode");
+    EXPECT(add_copy(&copy, graph, nullptr, 0, &copied, nullptr) == CUDA_SUCCESS);
+    const auto add_edges = of_driver<CUresult(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t)>(
+        "cuGraphAddDependencies_v2");
+    EXPECT(add_edges(graph, &kernel, &copy, nullptr, 1) == CUDA_SUCCESS);
+    size_t count = 3;
+    CUgraphNode roots[3] = {};
+    EXPECT(of_driver<CUresult(CUgraph, CUgraphNode *, size_t *)>("cuGraphGetRootNodes")(graph, roots, &count) == CUDA_SUCCESS);
+    EXPECT(count == 1 && roots[0] == fill);
+    // What was given is found again.
+    CUDA_MEMSET_NODE_PARAMS filled_again;
+    CUDA_KERNEL_NODE_PARAMS launched_again;
+    CUDA_MEMCPY3D copied_again;
+    EXPECT(of_driver<CUresult(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *)>("cuGraphMemsetNodeGetParams")(fill, &filled_again) == CUDA_SUCCESS);
+    EXPECT(filled_again.dst == filled.dst && filled_again.value == 1 && filled_again.width == COUNT);
+    EXPECT(of_driver<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *)>("cuGraphKernelNodeGetParams_v2")(kernel, &launched_again) == CUDA_SUCCESS);
+    EXPECT(launched_again.blockDimX == COUNT && *(int *) launched_again.kernelParams[1] == 3 && launched_again.func == launched.func);
+    EXPECT(of_driver<CUresult(CUgraphNode, CUDA_MEMCPY3D *)>("cuGraphMemcpyNodeGetParams")(copy, &copied_again) == CUDA_SUCCESS);
+    EXPECT(copied_again.WidthInBytes == BYTES && copied_again.dstMemoryType == CU_MEMORYTYPE_UNIFIED);
+    EXPECT(copied_again.dstDevice == (CUdeviceptr) here.data() && copied_again.srcDevice == copied.srcDevice);
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, cudaStreamPerThread);
+    check_numbers(here, 4);
+    // In the instance alone, and in the graph.
+    launched.kernelParams = by_five;
+    copied.dstHost = there.data();
+    filled.value = 2;
+    EXPECT(of_driver<CUresult(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *)>("cuGraphExecKernelNodeSetParams_v2")(exec, kernel, &launched) == CUDA_SUCCESS);
+    EXPECT(of_driver<CUresult(CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D *, CUcontext)>("cuGraphExecMemcpyNodeSetParams")(exec, copy, &copied, nullptr) == CUDA_SUCCESS);
+    EXPECT(of_driver<CUresult(CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *, CUcontext)>("cuGraphExecMemsetNodeSetParams")(exec, fill, &filled, nullptr) == CUDA_SUCCESS);
+    run(exec, cudaStreamPerThread);
+    check_numbers(there, 7);
+    check_numbers(here, 4);
+    EXPECT(of_driver<CUresult(CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *)>("cuGraphKernelNodeSetParams_v2")(kernel, &launched) == CUDA_SUCCESS);
+    EXPECT(of_driver<CUresult(CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *)>("cuGraphMemsetNodeSetParams")(fill, &filled) == CUDA_SUCCESS);
+    EXPECT(of_driver<CUresult(CUgraphNode, const CUDA_MEMCPY3D *)>("cuGraphMemcpyNodeSetParams")(copy, &copied_again) == CUDA_SUCCESS);
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, cudaStreamPerThread);
+    check_numbers(here, 7);
+    EXPECT(add_fill(&fill, graph, nullptr, 0, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cudaGetLastError() == cudaSuccess);
+}
+
 int main(int count, char ** words) {
-    const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver } };
+    const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver },
+        { "kinds", kinds } };
     return run_parts(parts, count, words);
 }

@@ -14,7 +14,7 @@ pub mod graph;
 pub mod graph_memory;
 pub mod handle;
 #[cfg(test)]
-mod hostile;
+pub(crate) mod hostile;
 pub mod inbox;
 pub mod instance;
 pub mod landing;
@@ -32,4 +32,5 @@ pub mod reset;
 pub mod session;
 pub mod stream;
 pub mod thread;
+pub mod user_object;
 pub mod window;

@@ -21,6 +21,7 @@ pub mod entry;
 pub mod launch;
 pub mod memory;
 pub mod module;
+pub mod node;
 pub mod per_thread;
 pub mod pool;
 pub mod stream;

@@ -10,11 +10,13 @@ pub mod launch;
 pub mod limit;
 pub mod memory;
 pub mod node;
+pub mod node_attribute;
 pub mod per_thread;
 pub mod pool;
 pub mod properties;
 pub mod register;
 pub mod stream;
+pub mod user_object;
 pub mod volume;
 
 use crate::code::{Code, INVALID_VALUE};

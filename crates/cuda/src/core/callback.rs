@@ -1,7 +1,7 @@
 //! Functions of the program that are called in the order of a stream, by one thread, in the order in which they were given.
 //!
 //! The node knows nothing of them. A function is called when a mark behind the work before it is reached, and whoever puts work of the
-//! program behind it waits until it has returned.
+//! program behind it waits until it has returned. The same thread calls what ends objects of the program, which nothing is behind.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -11,12 +11,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::context::Owner;
 use super::inbox::Pending;
+use super::list::HostCall;
 use super::session::Session;
 use super::stream::{APART, Stream};
 use crate::code::{CAPTURE_UNSUPPORTED, Code, NO_MEMORY, NOT_PERMITTED};
 
 /// What is called, with the error of the work before it or 0.
 pub type Call = Box<dyn FnOnce(Code) + Send>;
+
+impl HostCall {
+    /// Calls the function, and not if the work before it failed.
+    pub(super) fn call(self) -> Call {
+        Box::new(move |code| {
+            if code == 0 {
+                // SAFETY: the program's own function with its own data, which it keeps until then.
+                unsafe { (self.function)(std::ptr::with_exposed_provenance_mut(self.data)) };
+            }
+        })
+    }
+}
 
 thread_local! {
     /// Whether this is the thread that calls.
@@ -53,14 +66,14 @@ impl Place {
 
 /// A function whose turn has not come.
 struct Waiting {
-    mark: Option<Arc<Pending>>,
+    marks: Vec<Arc<Pending>>,
     call: Call,
 }
 
 #[derive(Default)]
 struct State {
-    /// Functions that have not returned, by their stream: those that wait, and before them the one that is being called.
-    open: VecDeque<Place>,
+    /// Functions that have not returned, by their stream, if they have one: those that wait, and before them the one that is being called.
+    open: VecDeque<Option<Place>>,
     waiting: VecDeque<Waiting>,
     has_thread: bool,
 }
@@ -92,7 +105,7 @@ impl Callbacks {
     }
 
     fn is_open(&self, is_meant: impl Fn(&Place) -> bool) -> bool {
-        self.is_any_open() && self.state().open.iter().any(is_meant)
+        self.is_any_open() && self.state().open.iter().flatten().any(is_meant)
     }
 
     /// Returns when none of those that are meant is open.
@@ -102,7 +115,7 @@ impl Callbacks {
             return Err(NOT_PERMITTED);
         }
         let mut state = self.state();
-        while state.open.iter().any(&is_meant) {
+        while state.open.iter().flatten().any(&is_meant) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
@@ -142,18 +155,46 @@ impl Session {
             return Err(CAPTURE_UNSUPPORTED);
         }
         self.check_default(stream)?;
-        let mark = self.end_of_work(stream)?;
+        let marks = self.end_of_work(stream)?.into_iter().collect();
+        self.call_behind(marks, call, Some(Place::of(stream)))
+    }
+
+    fn call_behind(
+        &'static self,
+        marks: Vec<Arc<Pending>>,
+        call: Call,
+        place: Option<Place>,
+    ) -> Result<(), Code> {
         let mut state = self.callbacks.state();
         if !state.has_thread {
             start(self)?;
             state.has_thread = true;
         }
-        state.waiting.push_back(Waiting { mark, call });
-        state.open.push_back(Place::of(stream));
+        state.waiting.push_back(Waiting { marks, call });
+        state.open.push_back(place);
         // Relaxed: who was told by this thread that there is one sees it; for others the two have no order.
         self.callbacks.open.store(state.open.len(), Ordering::Relaxed);
         self.callbacks.changed.notify_all();
         Ok(())
+    }
+
+    /// Has a function called when all work is done that was sent so far, or cannot be any more; nothing waits for it.
+    pub(super) fn call_behind_all(&'static self, call: Call) {
+        let marks = self.end_of_all_work().unwrap_or_default();
+        if self.call_behind(marks, call, None).is_err() {
+            eprintln!("hinterland: there can be no thread that ends an object of a graph, which stays");
+        }
+    }
+
+    /// Has a function of the program called in the order of a stream: by each launch of the graph that it is being captured into, if it is.
+    ///
+    /// # Errors
+    /// As [`call_in_order`](Self::call_in_order), or the capture has failed.
+    pub fn call_host(&'static self, stream: &Arc<Stream>, call: HostCall) -> Result<(), Code> {
+        if stream.is_captured() && !IS_CALLER.get() {
+            return self.capture_call(stream, call);
+        }
+        self.call_in_order(stream, call.call())
     }
 
     /// Waits for the functions that work of a stream has before it.
@@ -190,7 +231,7 @@ impl Session {
         IS_CALLER.set(true);
         loop {
             let next = self.callbacks.next();
-            let outcome = next.mark.map_or(Ok(()), |mark| self.wait_mark(&mark));
+            let outcome = next.marks.iter().try_for_each(|mark| self.wait_mark(mark));
             (next.call)(outcome.err().unwrap_or_else(|| self.sticky()));
             self.callbacks.finish();
         }

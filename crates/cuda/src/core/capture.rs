@@ -12,7 +12,7 @@ use super::capture_mode::CaptureMode;
 use super::context::Owner;
 use super::graph::{Graph, NodePlace};
 use super::handle::{NumberMap, Table};
-use super::list::HostCopy;
+use super::list::{HostCall, HostCopy};
 use super::outbox::Tail;
 use super::session::Session;
 use super::stream::Stream;
@@ -226,6 +226,18 @@ impl Session {
             return Err(CAPTURE_UNSUPPORTED);
         }
         let pushed = capture.graph.state().list.push(stream.number, Some(copy), message, 0, |_| ());
+        pushed.inspect_err(|_| capture.is_invalid = true)
+    }
+
+    /// Takes a function of the program into the capture of its stream: each launch calls it anew.
+    ///
+    /// # Errors
+    /// The capture failed before, or has no room for more.
+    pub(super) fn capture_call(&self, stream: &Stream, call: HostCall) -> Result<(), Code> {
+        let mut going = self.captures.going();
+        let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
+        capture.check()?;
+        let pushed = capture.graph.state().list.push_call(stream.number, call);
         pushed.inspect_err(|_| capture.is_invalid = true)
     }
 

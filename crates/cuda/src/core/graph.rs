@@ -15,11 +15,11 @@ use super::graph_memory::GraphMemory;
 use super::handle::Kind;
 use super::instance::{Definition, Place};
 use super::launch::Geometry;
-use super::list::{LaunchAttributes, List};
-use super::node::{Arguments, Content, Given, Node, NodeKind, Piece};
-use super::outbox::Tail;
+use super::list::{HostCall, LaunchAttributes, List};
+use super::node::{Arguments, Content, Given, Hints, Node, NodeKind, Piece};
 use super::session::Session;
 use super::stream::Stream;
+use super::user_object::{Kept, UserObject};
 use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED};
 
 /// Most nodes of a graph: as many as the node takes commands.
@@ -44,6 +44,8 @@ pub struct State {
     pub(super) list: List,
     /// What it allocates and frees.
     pub(super) memory: GraphMemory,
+    /// Objects of the program that the program gave it.
+    pub(super) objects: Kept,
     /// Entries of the list that are nodes already.
     seen: usize,
     /// The last nodes of each stream of the capture.
@@ -180,6 +182,12 @@ impl State {
         }
     }
 
+    /// Objects of the program that are there as long as anything is that was made of the graph.
+    fn all_objects(&self) -> Vec<Arc<UserObject>> {
+        let of_nodes = self.nodes.iter().filter(|node| !node.is_gone).flat_map(|node| &node.objects);
+        self.objects.all().chain(of_nodes).cloned().collect()
+    }
+
     /// Flags and clusters of the kernel that a node launches.
     fn launch_attributes(&self, index: usize) -> Option<LaunchAttributes> {
         let (list, entries) = self.commands(index);
@@ -194,29 +202,28 @@ impl State {
             let (own, entries) = self.commands(index);
             let mut first = None;
             for entry in entries {
-                let stream = own.entries[entry].stream;
+                let stream = stream_in(lane, own, entry);
                 if stream != lane {
-                    switch(&mut list, event, lane, stream)?;
+                    list.switch(event, lane, stream)?;
                     lane = stream;
                 }
                 first.get_or_insert(list.entries.len());
-                list.push_frame(own, entry);
+                list.push_frame_in(own, entry, stream);
             }
             let first = first.unwrap_or(list.entries.len());
             pieces.push(Piece { node: index, first, count: list.entries.len() - first });
         }
         if lane != self.origin {
-            switch(&mut list, event, lane, self.origin)?;
+            list.switch(event, lane, self.origin)?;
         }
         Ok((list, pieces))
     }
 }
 
-/// What follows in a stream waits for what is in front of it in another.
-fn switch(list: &mut List, event: u32, from: u32, to: u32) -> Result<(), Code> {
-    let nothing = |_: &mut Tail<'_>| ();
-    list.push(from, None, &EventRecord { event, stream: from, flags: 0 }, 0, nothing)?;
-    list.push(to, None, &StreamWait { stream: to, event, flags: 0 }, 0, nothing)
+/// The stream of an entry that comes behind one of the stream `lane`: a function that is called is of whatever stream it comes behind.
+fn stream_in(lane: u32, list: &List, entry: usize) -> u32 {
+    let entry = &list.entries[entry];
+    if entry.call.is_some() { lane } else { entry.stream }
 }
 
 impl Session {
@@ -248,8 +255,12 @@ impl Session {
             // It is there: it was given to this node.
             let _ = self.captures.nodes.remove(handle);
         }
-        let dropped = state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition));
-        self.release(&std::mem::take(&mut state.memory)).and(dropped)
+        let dropped = self.forget_definition(&mut state);
+        let objects = std::mem::take(&mut state.objects);
+        let released = self.release(&std::mem::take(&mut state.memory)).and(dropped);
+        drop(state);
+        drop(objects);
+        released
     }
 
     /// Ends all graphs of a context.
@@ -275,11 +286,15 @@ impl Session {
         self.captures.graphs.add(|number| Ok(Graph { number, owner, state: Mutex::new(copy) }))
     }
 
-    /// Something in a graph is to be more than its list, or another list. What was sent of it is of use to the instances that were made of it, which
-    /// the node keeps, and to no later one.
+    /// Something in a graph is to be more than its list, or another list.
     fn change(&self, state: &mut State) -> Result<(), Code> {
         state.see();
         state.is_changed = true;
+        self.forget_definition(state)
+    }
+
+    /// What was sent of a graph is of use to the instances that were made of it, and to no later one.
+    pub(super) fn forget_definition(&self, state: &mut State) -> Result<(), Code> {
         state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
     }
 
@@ -289,7 +304,8 @@ impl Session {
         if let Some(definition) = &state.definition {
             return Ok(definition.clone());
         }
-        let made = if state.is_changed {
+        let (place, objects) = (Place::of(graph, state.origin), state.all_objects());
+        let made = if state.is_changed || state.list.has_calls() {
             // What was captured since the last look is as much of it.
             state.see();
             let (list, pieces) = state.one_by_one(self.edge_event()?)?;
@@ -299,10 +315,9 @@ impl Session {
                 );
                 return Err(NOT_SUPPORTED);
             }
-            self.instances.define(&Place::of(graph, state.origin), list, Some(pieces), state.memory.clone())
+            self.define(&place, list, Some(pieces), (state.memory.clone(), objects))?
         } else {
-            let list = state.list.clone();
-            self.instances.define(&Place::of(graph, state.origin), list, None, state.memory.clone())
+            self.define(&place, state.list.clone(), None, (state.memory.clone(), objects))?
         };
         Ok(state.definition.insert(made).clone())
     }
@@ -436,8 +451,45 @@ impl Session {
             }
             self.change(state)?;
             self.adopt(&mut state.memory, &with.memory);
-            let Node { handle, dependencies, .. } = state.nodes[index].clone();
-            state.nodes[index] = Node { handle, dependencies, ..with };
+            let Node { handle, dependencies, hints, .. } = state.nodes[index].clone();
+            state.nodes[index] = Node { handle, dependencies, hints, ..with };
+            Ok(())
+        })
+    }
+
+    /// What the kernel of a node is launched with besides its parameters.
+    ///
+    /// # Errors
+    /// There is no such node, or it launches no kernel of the program.
+    pub fn attributes_of_node(&self, node: u32) -> Result<(LaunchAttributes, Hints), Code> {
+        self.with_node(node, |_, state, index| {
+            let attributes = state.launch_attributes(index).filter(|_| state.kind(index) == NodeKind::Kernel);
+            Ok((attributes.ok_or(INVALID_VALUE)?, state.nodes[index].hints.clone()))
+        })
+    }
+
+    /// Has the kernel of a node be launched with other attributes.
+    ///
+    /// # Errors
+    /// As [`attributes_of_node`](Self::attributes_of_node), its groups do not make such clusters, or the GPU node is gone.
+    pub fn set_attributes_of_node(
+        &self,
+        node: u32,
+        attributes: LaunchAttributes,
+        hints: Hints,
+    ) -> Result<(), Code> {
+        let (before, _) = self.attributes_of_node(node)?;
+        self.with_node(node, |_, state, index| {
+            if attributes != before {
+                let (list, entries) = state.commands(index);
+                let mut own = List::default();
+                entries.into_iter().for_each(|entry| own.push_frame(list, entry));
+                let mut with = Node { content: Content::Own(own), ..state.nodes[index].clone() };
+                with.keep_attributes(attributes)?;
+                self.change(state)?;
+                state.nodes[index] = with;
+            }
+            state.nodes[index].hints = hints;
             Ok(())
         })
     }
@@ -461,7 +513,7 @@ impl Session {
         let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
         let does = self.definition_of(exec)?;
         let of_list = |definition: &Definition| {
-            let mut state = State { list: definition.list.clone(), ..State::default() };
+            let mut state = State { list: List::clone(&definition.list), ..State::default() };
             state.see();
             let piece = |(node, one): (usize, &Node)| match &one.content {
                 // The command itself stands behind the settings that it takes with it.
@@ -483,13 +535,13 @@ impl Session {
         let lane = does.list.entries.get(piece.first).map_or(does.place.origin, |entry| entry.stream);
         let event = self.edge_event()?;
         for entry in 0..list.entries.len() {
-            let stream = list.entries[entry].stream;
+            let stream = stream_in(lane, list, entry);
             if stream != lane {
-                switch(&mut new, event, lane, stream)?;
+                new.switch(event, lane, stream)?;
             }
-            new.push_frame(list, entry);
+            new.push_frame_in(list, entry, stream);
             if stream != lane {
-                switch(&mut new, event, stream, lane)?;
+                new.switch(event, stream, lane)?;
             }
         }
         let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
@@ -507,7 +559,8 @@ impl Session {
         // What the node had before is kept, as another node may have it, too.
         let mut memory = does.memory.clone();
         memory.extend(&with.memory);
-        let definition = self.instances.define(&does.place, new, Some(moved.collect()), memory);
+        let objects = does.objects.iter().chain(&with.objects).cloned().collect();
+        let definition = self.define(&does.place, new, Some(moved.collect()), (memory, objects))?;
         self.update_instance(exec, &definition)?;
         self.drop_definition(&definition)
     }
@@ -631,7 +684,7 @@ impl Session {
     /// # Errors
     /// As [`instantiate`](Self::instantiate).
     pub fn list_of(&self, graph: &Graph) -> Result<List, Code> {
-        self.definition(graph).map(|definition| definition.list.clone())
+        self.definition(graph).map(|definition| List::clone(&definition.list))
     }
 
     /// The kernel that a node launches: what the program calls it, how, and with which arguments.
@@ -698,8 +751,24 @@ impl Session {
         })
     }
 
+    /// The function that a node calls.
+    ///
+    /// # Errors
+    /// There is no such node, or it is of another kind.
+    pub fn call_of_node(&self, node: u32) -> Result<HostCall, Code> {
+        self.with_node(node, |_, state, index| {
+            let (list, entries) = state.commands(index);
+            let is_host = state.kind(index) == NodeKind::Host;
+            entries
+                .iter()
+                .filter(|_| is_host)
+                .find_map(|entry| list.entries[*entry].call)
+                .ok_or(INVALID_VALUE)
+        })
+    }
+
     /// The event that commands of two streams of a graph wait by.
-    fn edge_event(&self) -> Result<u32, Code> {
+    pub(super) fn edge_event(&self) -> Result<u32, Code> {
         let mut event = self.captures.edge.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(event) = *event {
             return Ok(event);

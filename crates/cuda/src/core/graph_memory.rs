@@ -69,7 +69,32 @@ pub(super) struct Held {
     is_live: bool,
 }
 
+impl Held {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl Session {
+    /// Bytes that graphs have of a device, and the most they had since that was last forgotten.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn graph_bytes(&self, device: u32) -> Result<(u64, u64), Code> {
+        self.device(device)?;
+        Ok(self.pools.state().bytes_held(device))
+    }
+
+    /// Forgets how many bytes of a device graphs had before.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn forget_graph_bytes(&self, device: u32) -> Result<(), Code> {
+        self.device(device)?;
+        self.pools.state().note_held(device, true);
+        Ok(())
+    }
+
     /// Allocates from a pool in the order of a stream: for the graph that it is being captured into, if it is.
     ///
     /// # Errors
@@ -95,7 +120,11 @@ impl Session {
             return Ok(address);
         }
         let address = self.allocate(Owner::device_alone(device), bytes)?;
-        self.pools.state().held.insert(address, Held { device, bytes, holders: 1, is_live: true });
+        {
+            let mut state = self.pools.state();
+            state.held.insert(address, Held { device, bytes, holders: 1, is_live: true });
+            state.note_held(device, false);
+        }
         state.memory.allocated.insert(address);
         Ok(address)
     }

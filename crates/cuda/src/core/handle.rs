@@ -31,6 +31,8 @@ pub enum Kind {
     Node = 0x5e09,
     /// `cudaMemPool_t`
     Pool = 0x5e0a,
+    /// `cudaUserObject_t`
+    UserObject = 0x5e0b,
 }
 
 const SHIFT: u32 = 44;

@@ -1,10 +1,13 @@
 //! Graphs as the node knows them, and instances of them: sent, launched with what the program's memory has at that moment, ended.
 //!
+//! The node knows nothing of functions of the program. A graph that calls some is as many lists to it as there are runs of commands between them, each with an
+//! instance of its own, and a launch puts all of them into the stream in turn.
+//!
 //! Relaxed throughout: what a program does with one graph in two threads at once has no order, and all lists lie under locks.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{
     Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
@@ -17,11 +20,12 @@ use super::graph::Graph;
 use super::graph_memory::GraphMemory;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
-use super::list::{HostCopy, List};
+use super::list::{HostCall, HostCopy, List, Run};
 use super::node::{Node, Piece};
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
+use super::user_object::UserObject;
 use crate::code::{Code, INVALID_VALUE};
 
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
@@ -46,67 +50,135 @@ impl Place {
 
 /// A list as it is sent, under a name of its own.
 #[derive(Debug)]
-pub struct Definition {
+struct Part {
     number: u32,
-    pub(super) place: Place,
-    pub(super) list: List,
+    place: Place,
+    list: Arc<List>,
     copies: Vec<HostCopy>,
     /// Events that each launch records for others.
     records: Vec<u32>,
+    was_sent: AtomicBool,
+    was_dropped: AtomicBool,
+}
+
+/// What a launch does, one behind the other.
+#[derive(Debug)]
+enum Step {
+    Launch(Arc<Part>),
+    Call(HostCall),
+}
+
+/// All that a graph does, as it was when it was made ready.
+#[derive(Debug)]
+pub struct Definition {
+    pub(super) place: Place,
+    pub(super) list: Arc<List>,
+    steps: Vec<Step>,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
     pub(super) pieces: Option<Vec<Piece>>,
     /// What each launch allocates and frees.
     pub(super) memory: GraphMemory,
-    was_sent: AtomicBool,
-    was_dropped: AtomicBool,
+    /// Objects of the program that are there as long as this is.
+    pub(super) objects: Vec<Arc<UserObject>>,
+}
+
+impl Definition {
+    fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Launch(part) => Some(part),
+            Step::Call(_) => None,
+        })
+    }
 }
 
 /// An instance.
 #[derive(Debug)]
 pub struct Instance {
-    number: u32,
+    flags: u64,
     /// What it does, locked while it is launched, so that what it needs is not mixed with that of another launch.
-    does: Mutex<Arc<Definition>>,
+    does: Mutex<Does>,
+}
+
+/// What an instance does.
+#[derive(Debug)]
+struct Does {
+    definition: Arc<Definition>,
+    /// What the node calls an instance of each of its parts.
+    names: Vec<u32>,
+}
+
+impl Instance {
+    fn does(&self) -> MutexGuard<'_, Does> {
+        self.does.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Definitions and instances of a session.
 #[derive(Debug)]
 pub struct Instances {
+    /// The name of the next list, and that of the next instance, at the node.
     next: AtomicU32,
-    bases: Mutex<VecDeque<Arc<Definition>>>,
+    next_exec: AtomicU32,
+    bases: Mutex<VecDeque<Arc<Part>>>,
     execs: Table<Instance>,
 }
 
 impl Instances {
     pub(super) fn new() -> Self {
-        Self { next: AtomicU32::new(1), bases: Mutex::default(), execs: Table::new(1) }
+        Self {
+            next: AtomicU32::new(1),
+            next_exec: AtomicU32::new(1),
+            bases: Mutex::default(),
+            execs: Table::new(1),
+        }
     }
 
     /// Names a list.
-    pub(super) fn define(
-        &self,
-        place: &Place,
-        list: List,
-        pieces: Option<Vec<Piece>>,
-        memory: GraphMemory,
-    ) -> Arc<Definition> {
-        Arc::new(Definition {
+    fn part(&self, place: &Place, list: Arc<List>) -> Step {
+        Step::Launch(Arc::new(Part {
             number: self.next.fetch_add(1, Ordering::Relaxed),
             place: *place,
             copies: list.copies(),
             records: list.records(),
             list,
-            pieces,
-            memory,
             was_sent: AtomicBool::new(false),
             was_dropped: AtomicBool::new(false),
-        })
+        }))
     }
 }
 
 impl Session {
-    /// Sends a definition, once: as a whole, or as what differs from one that the node has.
-    fn send_definition(&self, graph: &Arc<Definition>) -> Result<(), Code> {
+    /// Names the lists that a list becomes for the node: itself, or the runs of commands between the functions that are called in it.
+    ///
+    /// # Errors
+    /// A run is too long for a graph, or the node is gone.
+    pub(super) fn define(
+        &self,
+        place: &Place,
+        list: List,
+        pieces: Option<Vec<Piece>>,
+        (memory, objects): (GraphMemory, Vec<Arc<UserObject>>),
+    ) -> Result<Arc<Definition>, Code> {
+        let list = Arc::new(list);
+        let steps = if list.has_calls() {
+            let step = |run| match run {
+                Run::Commands(list) => self.instances.part(place, Arc::new(list)),
+                Run::Call(call) => Step::Call(call),
+            };
+            list.runs(place.origin, self.edge_event()?)?.into_iter().map(step).collect()
+        } else {
+            vec![self.instances.part(place, list.clone())]
+        };
+        Ok(Arc::new(Definition { place: *place, list, steps, pieces, memory, objects }))
+    }
+
+    /// Sends what the node has to know of a definition, once.
+    fn send_definition(&self, graph: &Definition) -> Result<(), Code> {
+        graph.parts().try_for_each(|part| self.send_part(part))
+    }
+
+    /// Sends a list, once: as a whole, or as what differs from one that the node has.
+    fn send_part(&self, graph: &Arc<Part>) -> Result<(), Code> {
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if graph.was_sent.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -147,7 +219,11 @@ impl Session {
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn drop_definition(&self, graph: &Arc<Definition>) -> Result<(), Code> {
+    pub(super) fn drop_definition(&self, graph: &Definition) -> Result<(), Code> {
+        graph.parts().try_for_each(|part| self.drop_part(part))
+    }
+
+    fn drop_part(&self, graph: &Part) -> Result<(), Code> {
         let bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if graph.was_dropped.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -165,12 +241,21 @@ impl Session {
     /// The node is gone.
     pub(super) fn instantiate_definition(&self, graph: &Arc<Definition>, flags: u64) -> Result<u32, Code> {
         self.send_definition(graph)?;
-        let exec = self.instances.execs.add(|number| {
-            self.send(&GraphInstantiate { exec: number, graph: graph.number, flags })?;
+        let mut name = 0;
+        self.instances.execs.add(|number| {
+            name = number;
+            let names =
+                graph.parts().map(|part| self.instantiate_part(part, flags)).collect::<Result<_, _>>()?;
             self.hold(&graph.memory);
-            Ok(Instance { number, does: Mutex::new(graph.clone()) })
+            Ok(Instance { flags, does: Mutex::new(Does { definition: graph.clone(), names }) })
         })?;
-        Ok(exec.number)
+        Ok(name)
+    }
+
+    fn instantiate_part(&self, part: &Part, flags: u64) -> Result<u32, Code> {
+        let exec = self.instances.next_exec.fetch_add(1, Ordering::Relaxed);
+        self.send(&GraphInstantiate { exec, graph: part.number, flags })?;
+        Ok(exec)
     }
 
     /// Makes an instance do what a definition says.
@@ -179,11 +264,19 @@ impl Session {
     /// There is no such instance, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
-        let mut does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut does = exec.does();
         self.send_definition(graph)?;
-        self.send(&GraphUpdate { exec: exec.number, graph: graph.number })?;
+        let mut had = std::mem::take(&mut does.names).into_iter();
+        for part in graph.parts() {
+            let name = match had.next() {
+                Some(exec) => self.send(&GraphUpdate { exec, graph: part.number }).map(|_| exec)?,
+                None => self.instantiate_part(part, exec.flags)?,
+            };
+            does.names.push(name);
+        }
+        had.try_for_each(|exec| self.send(&GraphExecDestroy { exec }).map(drop))?;
         self.hold(&graph.memory);
-        let before = std::mem::replace(&mut *does, graph.clone());
+        let before = std::mem::replace(&mut does.definition, graph.clone());
         self.release(&before.memory)
     }
 
@@ -192,9 +285,7 @@ impl Session {
     /// # Errors
     /// There is no such instance.
     pub(super) fn definition_of(&self, exec: u32) -> Result<Arc<Definition>, Code> {
-        let exec = self.instances.execs.get(exec)?;
-        let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(does.clone())
+        Ok(self.instances.execs.get(exec)?.does().definition.clone())
     }
 
     /// Whether there is such an instance.
@@ -211,9 +302,9 @@ impl Session {
     /// There is no such instance, or the node is gone.
     pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
         let gone = self.instances.execs.remove(exec)?;
-        let does = gone.does.lock().unwrap_or_else(PoisonError::into_inner);
-        self.send(&GraphExecDestroy { exec })?;
-        self.release(&does.memory)
+        let does = gone.does();
+        does.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
+        self.release(&does.definition.memory)
     }
 
     /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
@@ -221,18 +312,14 @@ impl Session {
     /// # Errors
     /// The node is gone.
     pub(super) fn destroy_execs_of(&self, owner: Owner) -> Result<(), Code> {
-        for exec in self.instances.execs.all() {
-            let is_meant = {
-                let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
-                does.place.owner == owner
-            };
+        for (number, exec) in self.instances.execs.numbered() {
+            let is_meant = exec.does().definition.place.owner == owner;
             if is_meant {
-                self.destroy_exec(exec.number)?;
+                self.destroy_exec(number)?;
             }
         }
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant =
-            |base: &Definition| base.place.owner == owner && base.was_dropped.load(Ordering::Relaxed);
+        let is_meant = |base: &Part| base.place.owner == owner && base.was_dropped.load(Ordering::Relaxed);
         for base in bases.iter().filter(|base| is_meant(base)) {
             self.send(&GraphDestroy { graph: base.number })?;
         }
@@ -240,30 +327,48 @@ impl Session {
         Ok(())
     }
 
-    /// Launches an instance. Its copies to devices take what the program's memory has now; bytes of those to the program are there when the stream
-    /// has been synchronised. A launch that is captured becomes a node with all that the instance does now.
+    /// Launches an instance. Its copies to devices take what the program's memory has now, or when the last function before them has returned, for which this
+    /// waits; bytes of those to the program are there when the stream has been synchronised, or the next function is called. A launch that is captured becomes
+    /// a node with all that the instance does now.
     ///
     /// # Errors
-    /// There is no such instance, the capture of the stream has failed, or the node is gone.
-    pub fn launch_exec(&self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
+    /// There is no such instance, the capture of the stream has failed, this is called by a function of a stream, or the node is gone.
+    pub fn launch_exec(&'static self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
-            let does = self.definition_of(exec.number)?;
+            let does = exec.does().definition.clone();
             let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
             return self.add_captured(&graph, stream.number, Node::child(&does));
         }
         self.check_default(stream)?;
-        // They may write what the graph copies from.
         self.wait_callbacks(stream)?;
-        let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
-        if !does.copies.is_empty() {
-            self.wait_sources(&does.copies)?;
-            self.send_content(exec.number, &does.copies, stream)?;
+        let does = exec.does();
+        let mut names = does.names.iter();
+        for step in &does.definition.steps {
+            match step {
+                Step::Launch(part) => {
+                    // There is one for each.
+                    let name = names.next().ok_or(INVALID_VALUE)?;
+                    self.launch_part(*name, part, stream)?;
+                }
+                Step::Call(call) => self.call_in_order(stream, call.call())?,
+            }
         }
-        let message = GraphLaunch { exec: exec.number, stream: stream.number };
+        let memory = &does.definition.memory;
+        if memory.is_none() { Ok(()) } else { self.note_launched(memory) }
+    }
+
+    fn launch_part(&self, exec: u32, part: &Part, stream: &Arc<Stream>) -> Result<(), Code> {
+        // They may write what the commands copy from.
+        self.wait_callbacks(stream)?;
+        if !part.copies.is_empty() {
+            self.wait_sources(&part.copies)?;
+            self.send_content(exec, &part.copies, stream)?;
+        }
+        let message = GraphLaunch { exec, stream: stream.number };
         let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
-        self.note_records(&does.records, stream, command);
-        if does.memory.is_none() { Ok(()) } else { self.note_launched(&does.memory) }
+        self.note_records(&part.records, stream, command);
+        Ok(())
     }
 
     /// Sends what copies of a graph need: names of those to the program, and bytes of the others.

@@ -1,6 +1,8 @@
 //! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
 
-use hinterland_proto::gpu::command::{EventRecord, Launch, launch_flags};
+use std::ffi::c_void;
+
+use hinterland_proto::gpu::command::{EventRecord, Launch, StreamWait, launch_flags};
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
 use super::event::EXTERNAL;
@@ -30,6 +32,38 @@ impl HostCopy {
     }
 }
 
+/// `cudaHostFn_t`
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// A function of the program that is called between two commands of a list, and its argument. The node never hears of it.
+#[derive(Debug, Clone, Copy)]
+pub struct HostCall {
+    /// The function.
+    pub function: HostFunction,
+    /// Its argument, an address of the program's.
+    pub data: usize,
+}
+
+impl HostCall {
+    /// What stands in its place in a list: no command has this number.
+    pub const WORD: u32 = u32::MAX;
+}
+
+impl Message for HostCall {
+    const NUMBER: u32 = Self::WORD;
+    const FIELD_BYTES: usize = 0;
+    fn write(&self, _body: &mut [u8]) {}
+}
+
+/// What a list is made of where functions are called in it.
+#[derive(Debug)]
+pub enum Run {
+    /// Commands that nothing is called between.
+    Commands(List),
+    /// A function behind all that is before it.
+    Call(HostCall),
+}
+
 /// A command of a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
@@ -39,6 +73,8 @@ pub struct Entry {
     pub stream: u32,
     /// The program's end, if it has one.
     pub copy: Option<HostCopy>,
+    /// The function that is called here, where it is no command.
+    pub call: Option<HostCall>,
 }
 
 /// What a launch has besides its parameters, and a node of a graph keeps when it is given others.
@@ -85,8 +121,67 @@ impl List {
         place[4..HEAD].copy_from_slice(&M::NUMBER.to_le_bytes());
         message.write(&mut place[HEAD..]);
         fill(&mut Tail::of_list(&mut place[HEAD + M::FIELD_BYTES..HEAD + body]));
-        self.entries.push(Entry { at, stream, copy });
+        self.entries.push(Entry { at, stream, copy, call: None });
         Ok(())
+    }
+
+    /// Appends a function that is called when all before it is done, and before all that is behind it.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_call(&mut self, stream: u32, call: HostCall) -> Result<(), Code> {
+        self.push(stream, None, &call, 0, |_| ())?;
+        if let Some(entry) = self.entries.last_mut() {
+            entry.call = Some(call);
+        }
+        Ok(())
+    }
+
+    /// Has what follows in a stream wait for what is in front of it in another.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn switch(&mut self, event: u32, from: u32, to: u32) -> Result<(), Code> {
+        let nothing = |_: &mut Tail<'_>| ();
+        self.push(from, None, &EventRecord { event, stream: from, flags: 0 }, 0, nothing)?;
+        self.push(to, None, &StreamWait { stream: to, event, flags: 0 }, 0, nothing)
+    }
+
+    /// Whether functions are called in it.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        self.entries.iter().any(|entry| entry.call.is_some())
+    }
+
+    /// The runs of commands between the functions that are called. Each command of the list waits for the one before it; so does each of a run, of which the
+    /// first one waits for the launch and the last one is waited for by its end.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn runs(&self, origin: u32, event: u32) -> Result<Vec<Run>, Code> {
+        let (mut runs, mut run) = (Vec::new(), Self::default());
+        let finish = |mut run: Self, runs: &mut Vec<Run>| -> Result<(), Code> {
+            if let Some(last) = run.entries.last().map(|entry| entry.stream) {
+                if last != origin {
+                    run.switch(event, last, origin)?;
+                }
+                runs.push(Run::Commands(run));
+            }
+            Ok(())
+        };
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(call) = entry.call {
+                finish(std::mem::take(&mut run), &mut runs)?;
+                runs.push(Run::Call(call));
+                continue;
+            }
+            if run.entries.is_empty() && entry.stream != origin {
+                run.switch(event, origin, entry.stream)?;
+            }
+            run.push_frame(self, index);
+        }
+        finish(run, &mut runs)?;
+        Ok(runs)
     }
 
     /// Word and body of a command.
@@ -108,16 +203,25 @@ impl List {
 
     /// Appends a command of another list.
     pub fn push_frame(&mut self, other: &Self, index: usize) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(other.whole_frame(index));
-        self.entries.push(Entry { at, ..other.entries[index] });
+        self.push_frame_in(other, index, other.entries[index].stream);
     }
 
-    /// Whether a copy to a device begins where bytes land that an earlier copy brings.
+    /// The same, and says which stream it is of: functions have none of their own.
+    pub fn push_frame_in(&mut self, other: &Self, index: usize, stream: u32) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(other.whole_frame(index));
+        self.entries.push(Entry { at, stream, ..other.entries[index] });
+    }
+
+    /// Whether a copy to a device begins where bytes land that an earlier copy brings, and no function is called between the two.
     #[must_use]
     pub fn reads_what_landed(&self) -> bool {
         let mut landed: Vec<(usize, usize)> = Vec::new();
         self.entries.iter().any(|entry| match &entry.copy {
+            _ if entry.call.is_some() => {
+                landed.clear();
+                false
+            }
             Some(HostCopy::Out(to)) => {
                 landed.push(to.range());
                 false
@@ -190,11 +294,13 @@ impl List {
         self.entries.iter().filter_map(|entry| entry.copy).collect()
     }
 
-    /// Whether bytes that come out of this list land where a copy begins: what it would read is not there when the list is launched.
+    /// Whether bytes that come out of this list land where a copy begins: what it would read is not there when the list is launched, or the
+    /// commands behind the last function that is called.
     #[must_use]
     pub fn lands_in(&self, from: &Destination) -> bool {
         let (start, end) = from.range();
-        self.entries.iter().any(|entry| match &entry.copy {
+        let mut behind_calls = self.entries.iter().rev().take_while(|entry| entry.call.is_none());
+        behind_calls.any(|entry| match &entry.copy {
             Some(HostCopy::Out(to)) => to.range().0 < end && start < to.range().1,
             _ => false,
         })

@@ -1,5 +1,6 @@
 //! Nodes of graphs: commands, what they are behind, and what the program gave or can ask of them.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use hinterland_proto::gpu::command::{
 use super::graph_memory::GraphMemory;
 use super::instance::Definition;
 use super::launch::Geometry;
-use super::list::{LaunchAttributes, List};
+use super::list::{HostCall, LaunchAttributes, List};
 use super::module::Kernel;
+use super::user_object::UserObject;
 use crate::code::Code;
 
 /// What a node does, by `cudaGraphNodeType`.
@@ -24,6 +26,8 @@ pub enum NodeKind {
     Copy = 1,
     /// A fill.
     Fill = 2,
+    /// A function of the program.
+    Host = 3,
     /// The nodes of another graph.
     Graph = 4,
     /// Nothing, for others to be behind.
@@ -42,6 +46,7 @@ impl NodeKind {
                 Self::Kernel
             }
             Fill::WORD | FillRows::WORD => Self::Fill,
+            HostCall::WORD => Self::Host,
             EventRecord::WORD => Self::Record,
             StreamWait::WORD => Self::Wait,
             _ => Self::Copy,
@@ -95,6 +100,9 @@ pub enum Given {
     Bytes(Vec<u8>),
 }
 
+/// Hints by their number.
+pub type Hints = BTreeMap<i32, [u32; 16]>;
+
 /// A node.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -110,6 +118,10 @@ pub struct Node {
     pub given: Given,
     /// What the graph allocates and frees whose nodes it has.
     pub(super) memory: GraphMemory,
+    /// Attributes of its launch that change nothing in what it does, by `cudaLaunchAttributeID`, as they were set.
+    pub(super) hints: Hints,
+    /// Objects of the program that this graph keeps.
+    pub(super) objects: Vec<Arc<UserObject>>,
     /// Whether the program took it out.
     pub(super) is_gone: bool,
 }
@@ -118,15 +130,14 @@ impl Node {
     /// A node with a list of its own.
     #[must_use]
     pub fn own(kind: NodeKind, list: List, given: Given) -> Self {
-        let (content, memory) = (Content::Own(list), GraphMemory::default());
-        Self { handle: None, kind, dependencies: Vec::new(), content, given, memory, is_gone: false }
+        Self::with(kind, Content::Own(list), Vec::new(), given)
     }
 
     /// A node with all that another graph does, as it is sent.
     #[must_use]
     pub(super) fn child(definition: &Definition) -> Self {
-        let memory = definition.memory.clone();
-        Self { memory, ..Self::own(NodeKind::Graph, definition.list.clone(), Given::Nothing) }
+        let (memory, objects) = (definition.memory.clone(), definition.objects.clone());
+        Self { memory, objects, ..Self::own(NodeKind::Graph, List::clone(&definition.list), Given::Nothing) }
     }
 
     /// Has the kernel be launched with the attributes of another launch: they are set apart from its parameters.
@@ -144,8 +155,12 @@ impl Node {
     }
 
     pub(super) fn captured(kind: NodeKind, entries: Vec<usize>, dependencies: Vec<usize>) -> Self {
-        let (content, memory) = (Content::Captured(entries), GraphMemory::default());
-        Self { handle: None, kind, dependencies, content, given: Given::Nothing, memory, is_gone: false }
+        Self::with(kind, Content::Captured(entries), dependencies, Given::Nothing)
+    }
+
+    fn with(kind: NodeKind, content: Content, dependencies: Vec<usize>, given: Given) -> Self {
+        let (memory, hints, objects) = (GraphMemory::default(), Hints::new(), Vec::new());
+        Self { handle: None, kind, dependencies, content, given, memory, hints, objects, is_gone: false }
     }
 }
 

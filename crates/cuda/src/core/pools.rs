@@ -46,6 +46,22 @@ pub(super) struct State {
     pub(super) owners: NumberMap<u64, (u32, u64)>,
     /// What graphs allocate, which is in no pool.
     pub(super) held: NumberMap<u64, Held>,
+    /// The most bytes of each device that graphs had since that was last forgotten.
+    held_max: Vec<u64>,
+}
+
+impl State {
+    /// Bytes that graphs have of a device, and the most there were.
+    pub(super) fn bytes_held(&self, device: u32) -> (u64, u64) {
+        let bytes = self.held.values().filter(|held| held.device == device).map(Held::bytes).sum();
+        (bytes, bytes.max(self.held_max[device as usize]))
+    }
+
+    /// Notes what graphs have of a device now: the most there were, or all that counts (`is_forgotten`).
+    pub(super) fn note_held(&mut self, device: u32, is_forgotten: bool) {
+        let (bytes, most) = self.bytes_held(device);
+        self.held_max[device as usize] = if is_forgotten { bytes } else { most };
+    }
 }
 
 impl Pools {
@@ -56,6 +72,7 @@ impl Pools {
             current: (0..devices).collect(),
             owners: NumberMap::default(),
             held: NumberMap::default(),
+            held_max: (0..devices).map(|_| 0).collect(),
         }))
     }
 

@@ -28,6 +28,7 @@ use super::outbox::Outbox;
 use super::pooled::Pooled;
 use super::pools::Pools;
 use super::stream::Stream;
+use super::user_object::Named;
 use super::window::Window;
 use crate::code::{Code, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED};
 
@@ -77,6 +78,7 @@ pub struct Session {
     pub(super) captures: Captures,
     pub(super) callbacks: Callbacks,
     pub(super) instances: Instances,
+    pub(super) user_objects: Table<Named>,
     pub(super) landing: Landing,
     pub(super) pools: Pools,
     pub(super) memory: Mutex<Memory>,
@@ -181,6 +183,7 @@ impl Session {
             captures: Captures::new(),
             callbacks: Callbacks::default(),
             instances: Instances::new(),
+            user_objects: Table::new(1),
             landing: Landing::default(),
             pools: Pools::new(devices),
             memory: Mutex::new(Memory::new(window, grants)),

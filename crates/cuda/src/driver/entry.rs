@@ -18,8 +18,12 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuCtxCreate_v3", 11_040),
     ("cuCtxCreate_v4", 12_050),
     ("cuGetProcAddress_v2", 12_000),
+    ("cuGraphAddDependencies_v2", 12_030),
+    ("cuGraphAddKernelNode_v2", 12_000),
     ("cuGraphAddNode_v2", 12_030),
+    ("cuGraphExecKernelNodeSetParams_v2", 12_000),
     ("cuGraphExecUpdate_v2", 12_000),
+    ("cuGraphGetEdges_v2", 12_030),
     ("cuGraphInstantiate", 12_000),
     ("cuGraphKernelNodeGetParams_v2", 12_000),
     ("cuGraphKernelNodeSetParams_v2", 12_000),
@@ -30,6 +34,7 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuMemcpyBatchAsync_v2", 13_000),
     ("cuStreamBeginCapture_v2", 10_010),
     ("cuStreamGetCaptureInfo_v3", 12_030),
+    ("cuStreamUpdateCaptureDependencies_v2", 12_030),
 ];
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: what no stream means to the functions that are looked for.
 const LEGACY_STREAM: u64 = 1;

@@ -171,6 +171,14 @@ pub unsafe extern "C" fn hl_cuOccupancyMaxActiveClusters(
 same! {
     /// Bytes of dynamic shared memory that so many groups of a function leave for each of them.
     hl_cuOccupancyAvailableDynamicSMemPerBlock(place: *mut usize, function: *mut c_void, groups: c_int, threads: c_int) = launch_of_runtime::hl_cudaOccupancyAvailableDynamicSMemPerBlock;
+    /// Where a parameter of a function lies in the block of them, and how long it is.
+    hl_cuFuncGetParamInfo(function: *const c_void, index: usize, offset: *mut usize, bytes: *mut usize) = launch_of_runtime::hl_cudaFuncGetParamInfo;
+    /// How many parameters a function has.
+    hl_cuFuncGetParamCount(function: *const c_void, count: *mut usize) = launch_of_runtime::hl_cudaFuncGetParamCount;
+    /// The same for a kernel of a library.
+    hl_cuKernelGetParamInfo(function: *const c_void, index: usize, offset: *mut usize, bytes: *mut usize) = launch_of_runtime::hl_cudaFuncGetParamInfo;
+    /// The same for a kernel of a library.
+    hl_cuKernelGetParamCount(function: *const c_void, count: *mut usize) = launch_of_runtime::hl_cudaFuncGetParamCount;
 }
 
 /// A function is there when it was got.

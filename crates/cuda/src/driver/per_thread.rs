@@ -37,6 +37,8 @@ per_thread! {
     hl_cuMemsetD2D16Async_ptsz[stream](address: u64, pitch: usize, value: u16, width: usize, height: usize, stream: *mut c_void) = copy::hl_cuMemsetD2D16Async;
     hl_cuMemsetD2D32Async_ptsz[stream](address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: *mut c_void) = copy::hl_cuMemsetD2D32Async;
     hl_cuStreamBeginCapture_v2_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cuStreamBeginCapture_v2;
+    hl_cuStreamBeginCaptureToGraph_ptsz[stream](stream: *mut c_void, graph: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, mode: c_int) = stream::hl_cuStreamBeginCaptureToGraph;
+    hl_cuStreamUpdateCaptureDependencies_v2_ptsz[stream](stream: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, flags: c_uint) = stream::hl_cuStreamUpdateCaptureDependencies_v2;
     hl_cuStreamEndCapture_ptsz[stream](stream: *mut c_void, graph: *mut *mut c_void) = stream::hl_cuStreamEndCapture;
     hl_cuStreamGetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *mut [u64; 8]) = stream::hl_cuStreamGetAttribute;
     hl_cuStreamGetCaptureInfo_v3_ptsz[stream](stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = stream::hl_cuStreamGetCaptureInfo_v3;

@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use crate::code::Code;
 use crate::core::handle::Kind;
+use crate::core::list::HostFunction;
 use crate::core::thread::driver;
-use crate::runtime::any_node::{self, AnyParameters};
+use crate::runtime::any_node::{self, AnyParameters, HostParameters};
 use crate::runtime::graph::{InstantiateParameters, UpdateResult};
-use crate::runtime::{event, give, graph, limit, node, stream};
+use crate::runtime::{event, give, graph, limit, node, node_attribute, stream, user_object};
 
 same! {
     /// Makes a stream with flags.
@@ -76,6 +77,26 @@ same! {
     hl_cuGraphAddEmptyNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize) = node::hl_cudaGraphAddEmptyNode;
     /// Adds the nodes of another graph as they are now.
     hl_cuGraphAddChildGraphNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, child: *mut c_void) = node::hl_cudaGraphAddChildGraphNode;
+    /// The nodes of a graph that are behind nothing.
+    hl_cuGraphGetRootNodes(graph: *mut c_void, nodes: *mut *mut c_void, count: *mut usize) = node::hl_cudaGraphGetRootNodes;
+    /// Which nodes of a graph are behind which.
+    hl_cuGraphGetEdges_v2(graph: *mut c_void, from: *mut *mut c_void, to: *mut *mut c_void, edges: *mut [u8; 8], count: *mut usize) = node::hl_cudaGraphGetEdges;
+    /// The nodes that a node is behind.
+    hl_cuGraphNodeGetDependencies_v2(node: *mut c_void, nodes: *mut *mut c_void, edges: *mut [u8; 8], count: *mut usize) = node::hl_cudaGraphNodeGetDependencies;
+    /// The nodes that are behind a node.
+    hl_cuGraphNodeGetDependentNodes_v2(node: *mut c_void, nodes: *mut *mut c_void, edges: *mut [u8; 8], count: *mut usize) = node::hl_cudaGraphNodeGetDependentNodes;
+    /// Puts nodes behind others.
+    hl_cuGraphAddDependencies_v2(graph: *mut c_void, from: *const *mut c_void, to: *const *mut c_void, edges: *const c_void, count: usize) = node::hl_cudaGraphAddDependencies;
+    /// Takes that back.
+    hl_cuGraphRemoveDependencies_v2(graph: *mut c_void, from: *const *mut c_void, to: *const *mut c_void, edges: *const c_void, count: usize) = node::hl_cudaGraphRemoveDependencies;
+    /// The node of a copy of a graph that a node has become.
+    hl_cuGraphNodeFindInClone(place: *mut *mut c_void, node: *mut c_void, clone: *mut c_void) = node::hl_cudaGraphNodeFindInClone;
+    /// Captures a stream into a graph that is there, behind some of its nodes.
+    hl_cuStreamBeginCaptureToGraph(stream: *mut c_void, graph: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, mode: c_int) = node::hl_cudaStreamBeginCaptureToGraph;
+    /// Says what the next command of a captured stream is behind.
+    hl_cuStreamUpdateCaptureDependencies_v2(stream: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, flags: c_uint) = node::hl_cudaStreamUpdateCaptureDependencies;
+    /// Gives a node of an instance the nodes of another graph.
+    hl_cuGraphExecChildGraphNodeSetParams(exec: *mut c_void, node: *mut c_void, child: *mut c_void) = any_node::hl_cudaGraphExecChildGraphNodeSetParams;
     /// Takes a node out of its graph.
     hl_cuGraphDestroyNode(node: *mut c_void) = node::hl_cudaGraphDestroyNode;
     /// Adds a record of an event for others.
@@ -94,6 +115,36 @@ same! {
     hl_cuGraphExecEventRecordNodeSetEvent(exec: *mut c_void, node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphExecEventRecordNodeSetEvent;
     /// Has a node of an instance wait for another event.
     hl_cuGraphExecEventWaitNodeSetEvent(exec: *mut c_void, node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphExecEventWaitNodeSetEvent;
+    /// Bytes of a device that graphs allocate.
+    hl_cuDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut u64) = graph::hl_cudaDeviceGetGraphMemAttribute;
+    /// Forgets the most there were.
+    hl_cuDeviceSetGraphMemAttribute(device: c_int, attribute: c_int, value: *const u64) = graph::hl_cudaDeviceSetGraphMemAttribute;
+    /// Nothing is kept for graphs that none of them has.
+    hl_cuDeviceGraphMemTrim(device: c_int) = graph::hl_cudaDeviceGraphMemTrim;
+    /// An attribute of a kernel of a graph.
+    hl_cuGraphKernelNodeGetAttribute(node: *mut c_void, number: c_int, value: *mut [u32; 16]) = node_attribute::hl_cudaGraphKernelNodeGetAttribute;
+    /// Sets an attribute of a kernel of a graph.
+    hl_cuGraphKernelNodeSetAttribute(node: *mut c_void, number: c_int, value: *const [u32; 16]) = node_attribute::hl_cudaGraphKernelNodeSetAttribute;
+    /// Gives a kernel of a graph all attributes of another one.
+    hl_cuGraphKernelNodeCopyAttributes(to: *mut c_void, from: *mut c_void) = node_attribute::hl_cudaGraphKernelNodeCopyAttributes;
+    /// Makes an object that graphs can keep.
+    hl_cuUserObjectCreate(place: *mut *mut c_void, data: *mut c_void, destroy: Option<HostFunction>, count: c_uint, flags: c_uint) = user_object::hl_cudaUserObjectCreate;
+    /// Gives the program more references to an object.
+    hl_cuUserObjectRetain(object: *mut c_void, count: c_uint) = user_object::hl_cudaUserObjectRetain;
+    /// Takes references from the program.
+    hl_cuUserObjectRelease(object: *mut c_void, count: c_uint) = user_object::hl_cudaUserObjectRelease;
+    /// Gives a graph references to an object.
+    hl_cuGraphRetainUserObject(graph: *mut c_void, object: *mut c_void, count: c_uint, flags: c_uint) = user_object::hl_cudaGraphRetainUserObject;
+    /// Takes references from a graph.
+    hl_cuGraphReleaseUserObject(graph: *mut c_void, object: *mut c_void, count: c_uint) = user_object::hl_cudaGraphReleaseUserObject;
+    /// Adds a function of the program.
+    hl_cuGraphAddHostNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, parameters: *const HostParameters) = any_node::hl_cudaGraphAddHostNode;
+    /// The function that a node calls, and its argument.
+    hl_cuGraphHostNodeGetParams(node: *mut c_void, parameters: *mut HostParameters) = any_node::hl_cudaGraphHostNodeGetParams;
+    /// Has a node call another function.
+    hl_cuGraphHostNodeSetParams(node: *mut c_void, parameters: *const HostParameters) = any_node::hl_cudaGraphHostNodeSetParams;
+    /// Has a node of an instance call another function.
+    hl_cuGraphExecHostNodeSetParams(exec: *mut c_void, node: *mut c_void, parameters: *const HostParameters) = any_node::hl_cudaGraphExecHostNodeSetParams;
     /// Adds a node of any kind, as CUDA 12 has it.
     hl_cuGraphAddNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, parameters: *mut AnyParameters) = any_node::add_of_driver;
     /// Gives a node of any kind other parameters.

@@ -1,4 +1,4 @@
-//! Nodes of graphs by one structure for all kinds, and nodes that record events for others or wait for such.
+//! Nodes of graphs by one structure for all kinds, nodes that record events for others or wait for such, and nodes that call the program.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,6 +11,7 @@ use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::event::EXTERNAL;
 use crate::core::graph::node_number;
 use crate::core::handle::Kind;
+use crate::core::list::{HostCall, HostFunction, List};
 use crate::core::node::{Given, Node, NodeKind};
 use crate::core::session::Session;
 use crate::core::thread::with_session;
@@ -41,6 +42,13 @@ struct CopyOfDriver {
     flags: c_int,
     reserved: c_int,
     _context: *mut c_void,
+    ends: CopyEnds,
+}
+
+/// `CUDA_MEMCPY3D`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct CopyEnds {
     from: EndOfDriver,
     to: EndOfDriver,
     width: usize,
@@ -66,10 +74,23 @@ struct EndOfDriver {
 /// `CUDA_KERNEL_NODE_PARAMS_v3`
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct KernelOfDriver {
+pub struct KernelOfDriver {
     plain: KernelParameters,
     kernel: *const c_void,
     _context: *mut c_void,
+}
+
+impl KernelOfDriver {
+    /// As the runtime has it: functions and kernels of libraries have handles of one kind.
+    pub(crate) fn plain(&self) -> KernelParameters {
+        let function = if self.plain.function.is_null() { self.kernel } else { self.plain.function };
+        KernelParameters { function, ..self.plain }
+    }
+
+    /// As the driver has it.
+    pub(crate) fn of(plain: KernelParameters) -> Self {
+        Self { plain, kernel: std::ptr::null(), _context: std::ptr::null_mut() }
+    }
 }
 
 /// `cudaChildGraphNodeParams`
@@ -78,6 +99,14 @@ struct KernelOfDriver {
 struct ChildParameters {
     graph: *mut c_void,
     ownership: c_int,
+}
+
+/// `cudaHostNodeParams`, which is the start of `CUDA_HOST_NODE_PARAMS`: a function and its argument.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct HostParameters {
+    function: Option<HostFunction>,
+    data: *mut c_void,
 }
 
 /// Whose structure it is: they differ for kernels and copies.
@@ -99,12 +128,14 @@ impl AnyParameters {
     }
 }
 
+/// `CUmemorytype`
+const HOST: c_int = 1;
+const DEVICE: c_int = 2;
+const ANY: c_int = 4;
+
 impl EndOfDriver {
     /// Where it lies, as the runtime says it.
     fn place(&self) -> Result<(Place, Pitched), Code> {
-        const HOST: c_int = 1;
-        const DEVICE: c_int = 2;
-        const ANY: c_int = 4;
         let start = match self.kind {
             HOST => self.here,
             DEVICE | ANY => self.there,
@@ -116,8 +147,29 @@ impl EndOfDriver {
     }
 }
 
-impl CopyOfDriver {
-    fn plain(&self) -> Result<Copy3D, Code> {
+impl CopyEnds {
+    /// As the driver has it, by addresses of whatever they belong to.
+    pub(crate) fn of(plain: &Copy3D) -> Self {
+        let end = |at: Place, place: Pitched| EndOfDriver {
+            at: [at.x, at.y, at.z],
+            _level: 0,
+            kind: ANY,
+            here: std::ptr::null_mut(),
+            there: place.start,
+            _array: std::ptr::null_mut(),
+            _reserved: std::ptr::null_mut(),
+            pitch: place.pitch,
+            height: place.height,
+        };
+        let Place { x: width, y: height, z: depth } = plain.extent;
+        Self { from: end(plain.from_at, plain.from), to: end(plain.to_at, plain.to), width, height, depth }
+    }
+
+    /// As the runtime has it.
+    ///
+    /// # Errors
+    /// An end is no memory that has an address.
+    pub(crate) fn plain(&self) -> Result<Copy3D, Code> {
         let ((from_at, from), (to_at, to)) = (self.from.place()?, self.to.place()?);
         let none = std::ptr::null_mut();
         let extent = Place { x: self.width, y: self.height, z: self.depth };
@@ -139,19 +191,13 @@ unsafe fn any_node(session: &Session, face: Face, given: *const AnyParameters) -
     unsafe {
         match (given.kind, face) {
             (0, Face::Runtime) => kernel_node(session, &given.body::<KernelParameters>()),
-            (0, Face::Driver) => {
-                let KernelOfDriver { mut plain, kernel, .. } = given.body();
-                if plain.function.is_null() {
-                    plain.function = kernel;
-                }
-                kernel_node(session, &raw const plain)
-            }
+            (0, Face::Driver) => kernel_node(session, &given.body::<KernelOfDriver>().plain()),
             (1, Face::Runtime) => match given.body::<CopyParameters>() {
                 CopyParameters { flags: 0, reserved: [0, 0, 0], copy } => copy_node(session, &raw const copy),
                 _ => Err(INVALID_VALUE),
             },
             (1, Face::Driver) => match given.body::<CopyOfDriver>() {
-                copy @ CopyOfDriver { flags: 0, reserved: 0, .. } => copy_node(session, &copy.plain()?),
+                CopyOfDriver { flags: 0, reserved: 0, ends, .. } => copy_node(session, &ends.plain()?),
                 _ => Err(INVALID_VALUE),
             },
             (2, _) => fill_node(session, &given.body::<FillParameters>()),
@@ -164,7 +210,7 @@ unsafe fn any_node(session: &Session, face: Face, given: *const AnyParameters) -
             (5, _) => Ok(empty_node()),
             (6, _) => wait_node(session, given.body()),
             (7, _) => record_node(session, given.body()),
-            (3, _) => Err(refused("call the host (hint: cudaLaunchHostFunc between launches)")),
+            (3, _) => host_node(&given.body::<HostParameters>()),
             (8 | 9, _) => Err(refused("use semaphores of other interfaces")),
             (10 | 11, _) => Err(refused("allocate or free (hint: allocate before the graph)")),
             (12, _) => Err(refused("wait for or write single words (hint: events)")),
@@ -177,6 +223,22 @@ unsafe fn any_node(session: &Session, face: Face, given: *const AnyParameters) -
 fn refused(what: &str) -> Code {
     eprintln!("hinterland: graphs on a GPU elsewhere have no nodes that {what}");
     NOT_SUPPORTED
+}
+
+/// A function of the program.
+fn host_node(given: &HostParameters) -> Result<Node, Code> {
+    let function = given.function.ok_or(INVALID_VALUE)?;
+    let mut list = List::default();
+    // Of whatever stream it comes behind.
+    list.push_call(0, HostCall { function, data: given.data.expose_provenance() })?;
+    Ok(Node::own(NodeKind::Host, list, Given::Nothing))
+}
+
+/// # Safety
+/// `given` is null or points to parameters.
+unsafe fn host_node_of(given: *const HostParameters) -> Result<Node, Code> {
+    // SAFETY: the caller's promise.
+    host_node(unsafe { given.as_ref() }.ok_or(INVALID_VALUE)?)
 }
 
 /// A record of an event that others see.
@@ -273,6 +335,54 @@ pub(crate) unsafe fn set_instance_of_driver(
     set_instance(exec, node, |session| unsafe { any_node(session, Face::Driver, parameters) })
 }
 
+/// Adds a function of the program.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphAddHostNode(
+    place: *mut *mut c_void,
+    graph: *mut c_void,
+    behind: *const *mut c_void,
+    count: usize,
+    parameters: *const HostParameters,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { add(place, graph, behind, count, |_| host_node_of(parameters)) }
+}
+
+/// The function that a node calls, and its argument.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphHostNodeGetParams(
+    node: *mut c_void,
+    parameters: *mut HostParameters,
+) -> Code {
+    with_session(|session| {
+        let HostCall { function, data } = session.call_of_node(node_number(node)?)?;
+        let data = std::ptr::with_exposed_provenance_mut(data);
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(parameters, HostParameters { function: Some(function), data }) }
+    })
+}
+
+/// Has a node call another function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphHostNodeSetParams(
+    node: *mut c_void,
+    parameters: *const HostParameters,
+) -> Code {
+    // SAFETY: as documented.
+    set(node, |_| unsafe { host_node_of(parameters) })
+}
+
+/// Has a node of an instance call another function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphExecHostNodeSetParams(
+    exec: *mut c_void,
+    node: *mut c_void,
+    parameters: *const HostParameters,
+) -> Code {
+    // SAFETY: as documented.
+    set_instance(exec, node, |_| unsafe { host_node_of(parameters) })
+}
+
 /// Gives a node of an instance the nodes of another graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaGraphExecChildGraphNodeSetParams(
@@ -338,6 +448,8 @@ mod tests {
         assert_eq!(size_of::<AnyParameters>(), 256);
         assert_eq!(size_of::<CopyParameters>(), 176);
         assert_eq!(size_of::<CopyOfDriver>(), 216);
+        assert_eq!(size_of::<CopyEnds>(), 200);
         assert_eq!(size_of::<KernelOfDriver>(), 72);
+        assert_eq!(size_of::<HostParameters>(), 16);
     }
 }

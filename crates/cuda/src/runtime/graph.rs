@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::device::number;
 use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::handle::Kind;
@@ -140,4 +141,48 @@ pub unsafe extern "C" fn hl_cudaGraphInstantiateWithParams(
         (given.wrong, given.result) = (std::ptr::null_mut(), c_int::from(code != 0));
     }
     code
+}
+
+/// `cudaGraphMemAttributeType`
+const MEMORY: std::ops::RangeInclusive<c_int> = 0..=3;
+
+/// Bytes of a device that graphs allocate: 0 and 2 now, 1 and 3 the most there were. They are used and kept alike, as what no graph has is given back at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetGraphMemAttribute(
+    device: c_int,
+    attribute: c_int,
+    value: *mut u64,
+) -> Code {
+    with_session(|session| {
+        let (now, most) = session.graph_bytes(number(session, device)?)?;
+        if !MEMORY.contains(&attribute) {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(value, if attribute % 2 == 0 { now } else { most }) }
+    })
+}
+
+/// Forgets the most there were; that is all that can be set, and to 0 alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceSetGraphMemAttribute(
+    device: c_int,
+    attribute: c_int,
+    value: *const u64,
+) -> Code {
+    with_session(|session| {
+        let device = number(session, device)?;
+        // SAFETY: a number, as documented, or null.
+        let value = unsafe { value.as_ref() };
+        if !MEMORY.contains(&attribute) || attribute % 2 == 0 || value != Some(&0) {
+            return Err(INVALID_VALUE);
+        }
+        session.forget_graph_bytes(device)
+    })
+}
+
+/// Nothing is kept for graphs that none of them has.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceGraphMemTrim(device: c_int) -> Code {
+    with_session(|session| number(session, device).map(drop))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use hinterland_proto::gpu::command::{AskClusters, launch_flags};
 
-use super::give;
 use super::register::Dim3;
+use super::{give, give_if};
 use crate::code::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::attribute;
 use crate::core::context::Owner;
@@ -132,6 +132,20 @@ pub struct Attribute {
     value: [u32; 16],
 }
 
+impl Attribute {
+    pub(super) fn new(number: c_int, value: [u32; 16]) -> Self {
+        Self { number, _pad: [0; 4], value }
+    }
+}
+
+/// Policies and preferences: access window, synchronisation, cluster scheduling, priority, memory domains, preferred cluster, share of memory, links.
+const HINTS: &[c_int] = &[0, 1, 3, 5, 8, 9, 10, 11, 14, 15, 16];
+
+/// Whether an attribute of a launch changes nothing in what it does.
+pub(super) fn is_hint(number: c_int) -> bool {
+    HINTS.contains(&number)
+}
+
 /// `cudaLaunchConfig_t`
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -156,9 +170,6 @@ pub(crate) unsafe fn take_attributes(
     const COOPERATIVE: c_int = 2;
     const CLUSTER: c_int = 4;
     const PROGRAMMATIC: c_int = 6;
-    // Policies and preferences: access window, synchronisation, cluster scheduling, priority, memory domains, preferred cluster, share of memory,
-    // links.
-    const HINTS: &[c_int] = &[0, 1, 3, 5, 8, 9, 10, 11, 14, 15, 16];
     if count == 0 {
         return Ok(());
     }
@@ -176,7 +187,7 @@ pub(crate) unsafe fn take_attributes(
                 geometry.cluster = [value[0], value[1], value[2]];
                 geometry.flags |= launch_flags::CLUSTER;
             }
-            number if HINTS.contains(&number) => {}
+            number if is_hint(number) => {}
             number => {
                 eprintln!("hinterland: launch attribute {number} is not supported for a GPU elsewhere");
                 return Err(NOT_SUPPORTED);
@@ -305,6 +316,36 @@ pub unsafe extern "C" fn hl_cudaFuncGetName(place: *mut *const c_char, function:
         let name = registered(session, function)?.c_name()?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, name) }
+    })
+}
+
+/// Where a parameter of a kernel lies in the block of them, and how long it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFuncGetParamInfo(
+    function: *const c_void,
+    index: usize,
+    offset: *mut usize,
+    bytes: *mut usize,
+) -> Code {
+    with_session(|session| {
+        let kernel = kernel(session, function, session.owner()?)?;
+        let found = kernel.layout.parameters.get(index).ok_or(INVALID_VALUE)?;
+        // SAFETY: places for results, the second of which the program may not want, as documented.
+        unsafe {
+            give(offset, found.offset as usize)?;
+            give_if(bytes, found.size as usize);
+        }
+        Ok(())
+    })
+}
+
+/// How many parameters a kernel has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFuncGetParamCount(function: *const c_void, count: *mut usize) -> Code {
+    with_session(|session| {
+        let kernel = kernel(session, function, session.owner()?)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(count, kernel.layout.parameters.len()) }
     })
 }
 

@@ -30,6 +30,14 @@ pub struct KernelParameters {
     pub(super) extra: *mut *mut c_void,
 }
 
+impl KernelParameters {
+    /// A place for those of a kernel.
+    pub(crate) fn none() -> Self {
+        let (nothing, all) = (std::ptr::null_mut(), Dim3::from([0; 3]));
+        Self { function: std::ptr::null(), grid: all, block: all, shared: 0, each: nothing, extra: nothing }
+    }
+}
+
 /// `cudaMemsetParams`
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +96,7 @@ unsafe fn give_nodes(nodes: &[u32], place: *mut *mut c_void, count: *mut usize) 
 
 /// # Safety
 /// The parameters are as many and as long as the image of the kernel says.
-pub(super) unsafe fn kernel_node(session: &Session, given: *const KernelParameters) -> Result<Node, Code> {
+pub(crate) unsafe fn kernel_node(session: &Session, given: *const KernelParameters) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -114,7 +122,7 @@ pub(super) unsafe fn kernel_node(session: &Session, given: *const KernelParamete
 
 /// # Safety
 /// As a copy by `cudaMemcpy3D`, at each launch of the graph.
-pub(super) unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Result<Node, Code> {
+pub(crate) unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -124,7 +132,7 @@ pub(super) unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Resul
     Ok(Node::own(NodeKind::Copy, list, Given::Bytes(bytes_of(&given))))
 }
 
-pub(super) fn fill_node(session: &Session, given: *const FillParameters) -> Result<Node, Code> {
+pub(crate) fn fill_node(session: &Session, given: *const FillParameters) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -182,7 +190,7 @@ fn one_row(to: *mut c_void, from: *const c_void, bytes: usize) -> Copy3D {
 ///
 /// # Safety
 /// As the functions that add nodes are documented.
-pub(super) unsafe fn add(
+pub(crate) unsafe fn add(
     place: *mut *mut c_void,
     graph: *mut c_void,
     behind: *const *mut c_void,

@@ -7,6 +7,7 @@ use super::give;
 use crate::code::{Code, INVALID_VALUE, NOT_READY};
 use crate::core::capture_mode::CaptureMode;
 use crate::core::handle::Kind;
+use crate::core::list::HostCall;
 use crate::core::thread::{exchange_capture_mode, with_session};
 
 /// Makes a stream.
@@ -151,7 +152,8 @@ pub unsafe extern "C" fn hl_cudaThreadExchangeStreamCaptureMode(mode: *mut c_int
     })
 }
 
-/// Calls a function of the program when the work of a stream so far is done, and not at all if it fails.
+/// Calls a function of the program when the work of a stream so far is done, and not at all if it fails; of a stream that is being captured, when a launch of the
+/// graph comes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaLaunchHostFunc(
     stream: *mut c_void,
@@ -159,19 +161,12 @@ pub unsafe extern "C" fn hl_cudaLaunchHostFunc(
     data: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        let function = function.ok_or(INVALID_VALUE)?;
-        let data = data.expose_provenance();
-        let call = move |code| {
-            if code == 0 {
-                // SAFETY: the program's own function with its own data, which it keeps until then.
-                unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
-            }
-        };
-        session.call_in_order(&session.stream(stream)?, Box::new(call))
+        let call = HostCall { function: function.ok_or(INVALID_VALUE)?, data: data.expose_provenance() };
+        session.call_host(&session.stream(stream)?, call)
     })
 }
 
-/// The same with stream and error as arguments; it is called in any case.
+/// The same with stream and error as arguments; it is called in any case, and cannot be captured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaStreamAddCallback(
     stream: *mut c_void,
