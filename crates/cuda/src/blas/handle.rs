@@ -1,6 +1,7 @@
 //! Handles of cuBLAS and what they keep. A handle of cuBLAS is one of cuBLASLt too. Relaxed: numbers that only need to differ.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::Message;
@@ -45,6 +46,16 @@ pub struct Handle {
     owner: Owner,
     /// How often the context had been emptied.
     emptied: Option<u32>,
+    workspace: Workspace,
+}
+
+/// What the node's handle works in. A program that sets the stream, be it the same one, has the handle work in memory of its own again.
+#[derive(Debug, Default)]
+struct Workspace {
+    /// Whether it is memory that the program gave.
+    is_given: AtomicBool,
+    /// Whether the program has taken it back since, which the node is told in front of the next product.
+    is_over: AtomicBool,
 }
 
 const MAGIC: u64 = 0x7361_6c62_6c68_0001;
@@ -108,6 +119,9 @@ impl Handle {
         message: &M,
     ) -> Result<(), Status> {
         let stream = &settings.stream;
+        if !stream.is_captured() && self.workspace.is_over.swap(false, Ordering::Relaxed) {
+            self.tell(session, stream, STREAM, u64::from(stream.number), 0)?;
+        }
         if stream.is_captured() {
             let set = |property, value| {
                 let set = BlasSet { handle: self.number, property, value, more: 0 };
@@ -125,6 +139,27 @@ impl Handle {
             }
         }
         session.issue(stream, Effect::Visible, message, 0, |_| ()).map(drop).map_err(status)
+    }
+
+    fn set_stream(&self, session: &Session, handle: *mut c_void, new: Arc<Stream>) -> Result<(), Status> {
+        let mut settings = self.settings();
+        settings.stream_handle = handle;
+        let is_given = self.workspace.is_given.swap(false, Ordering::Relaxed);
+        if settings.stream.number == new.number {
+            self.workspace.is_over.fetch_or(is_given, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.tell(session, &new, STREAM, u64::from(new.number), 0)?;
+        self.workspace.is_over.store(false, Ordering::Relaxed);
+        settings.stream = new;
+        Ok(())
+    }
+
+    fn set_workspace(&self, session: &Session, address: u64, bytes: u64) -> Result<(), Status> {
+        self.tell(session, &self.settings().stream, WORKSPACE, address, bytes)?;
+        self.workspace.is_given.store(true, Ordering::Relaxed);
+        self.workspace.is_over.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Tells the node of a setting, in the order of the handle's stream. While that is captured the handle is set nevertheless, and at once.
@@ -168,6 +203,7 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             scratch: std::sync::OnceLock::new(),
             owner,
             emptied: session.emptied(owner.context),
+            workspace: Workspace::default(),
         });
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Box::into_raw(handle)) }.map_err(status)
@@ -200,14 +236,7 @@ pub unsafe extern "C" fn hl_cublasSetStream_v2(handle: *mut Handle, stream: *mut
         // SAFETY: as documented.
         let handle = unsafe { Handle::of(handle)? };
         let new = session.stream(stream).map_err(status)?;
-        let mut settings = handle.settings();
-        settings.stream_handle = stream;
-        if settings.stream.number == new.number {
-            return Ok(());
-        }
-        handle.tell(session, &new, STREAM, u64::from(new.number), 0)?;
-        settings.stream = new;
-        Ok(())
+        handle.set_stream(session, stream, new)
     })
 }
 
@@ -287,7 +316,7 @@ pub unsafe extern "C" fn hl_cublasSetWorkspace_v2(
         if bytes > 0 {
             session.check_range(address, bytes as u64).map_err(status)?;
         }
-        handle.tell(session, &handle.settings().stream, WORKSPACE, address, bytes as u64)
+        handle.set_workspace(session, address, bytes as u64)
     })
 }
 
@@ -333,4 +362,71 @@ pub extern "C" fn hl_cublasGetStatusString(status: Status) -> *const c_char {
         _ => c"unknown status",
     };
     words.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use hinterland_proto::gpu::command::Command;
+
+    use super::*;
+    use crate::core::hostile::sent_by;
+
+    #[test]
+    fn memory_that_a_handle_works_in_is_its_own_again_when_the_stream_is_set_be_it_the_same_one() {
+        let properties = |work: fn(&Handle, &Session, &Arc<Stream>)| {
+            let all = sent_by(|session| {
+                let stream = session.create_stream(Owner::primary(0), 0, 0).unwrap();
+                let settings = Settings {
+                    stream: stream.clone(),
+                    stream_handle: std::ptr::null_mut(),
+                    math_mode: 0,
+                    pointer_mode: 0,
+                    atomics_mode: 0,
+                };
+                let handle = Handle {
+                    magic: MAGIC,
+                    number: 1,
+                    settings: Mutex::new(settings),
+                    scratch: std::sync::OnceLock::new(),
+                    owner: Owner::primary(0),
+                    emptied: None,
+                    workspace: Workspace::default(),
+                };
+                work(&handle, session, &stream);
+            });
+            let property = |command: &Command| match command {
+                Command::BlasSet(set) => Some(set.property),
+                _ => None,
+            };
+            all.iter().filter_map(property).collect::<Vec<_>>()
+        };
+        fn multiply(handle: &Handle, session: &Session) {
+            // Any command of the handle's.
+            let message = BlasSet { handle: 1, property: MATH_MODE, value: 1, more: 0 };
+            handle.issue(session, &handle.settings(), &message).unwrap();
+        }
+        fn set(handle: &Handle, session: &Session, stream: &Arc<Stream>) {
+            handle.set_stream(session, std::ptr::null_mut(), stream.clone()).unwrap();
+        }
+        let given_and_taken = |handle: &Handle, session: &Session, stream: &Arc<Stream>| {
+            handle.set_workspace(session, 4096, 64).unwrap();
+            multiply(handle, session);
+            set(handle, session, stream);
+            multiply(handle, session);
+            set(handle, session, stream);
+            multiply(handle, session);
+        };
+        assert_eq!(properties(given_and_taken), [WORKSPACE, MATH_MODE, STREAM, MATH_MODE, MATH_MODE]);
+        // As PyTorch does it for each product.
+        let given_again = |handle: &Handle, session: &Session, stream: &Arc<Stream>| {
+            for _ in 0..2 {
+                set(handle, session, stream);
+                handle.set_workspace(session, 4096, 64).unwrap();
+                multiply(handle, session);
+            }
+        };
+        assert_eq!(properties(given_again), [WORKSPACE, MATH_MODE, WORKSPACE, MATH_MODE]);
+    }
 }

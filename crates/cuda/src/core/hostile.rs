@@ -610,6 +610,17 @@ fn all_sent((_, mut receiver): (Sender, Receiver)) -> Vec<Command> {
     all
 }
 
+/// The commands that a session sends which nobody answers.
+pub(crate) fn sent_by(work: impl FnOnce(&Session)) -> Vec<Command> {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    work(&session);
+    drop(session);
+    all_sent(theirs)
+}
+
 #[test]
 fn a_graph_that_is_changed_and_made_ready_again_and_again_leaves_nothing_at_the_node() {
     const TIMES: usize = 40;
