@@ -20,7 +20,7 @@ PROGRAMS = {
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),
     "gpu_reset": ("memory", "handles", "code", "others"),
     "gpu_user_objects": ("counts", "graphs", "captured"),
-    "gpu_refusals": ("launches", "queries", "captures", "settings"),
+    "gpu_refusals": ("launches", "queries", "captures", "settings", "clusters"),
 }
 
 # Allocates, says what is free and what the last call returned, and frees when it is told to.

@@ -25,6 +25,13 @@ __global__ void __cluster_dims__(2, 1, 1) add_in_pairs(int * numbers) {
     }
 }
 
+// Which block of its cluster each block is.
+__global__ void tell_rank(int * numbers) {
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    numbers[blockIdx.x] = rank + 7;
+}
+
 const int THREADS = 32;
 
 static int * numbers_of_zero() {
@@ -157,6 +164,27 @@ static void captures() {
     REFUSED(cudaStreamEndCapture(origin, &graph), cudaErrorStreamCaptureInvalidated);
 }
 
+// The device in software has clusters of one block. A kernel that would see that is not run in larger ones.
+static void clusters() {
+    int * numbers = numbers_of_zero();
+    void * each[] = { &numbers };
+    cudaLaunchAttribute cluster = { cudaLaunchAttributeClusterDimension };
+    cluster.val.clusterDim.x = cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(THREADS);
+    config.blockDim = dim3(1);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    GOOD(cudaLaunchKernelExC(&config, (const void *) tell_rank, each));
+    GOOD(cudaDeviceSynchronize());
+    expect_numbers(numbers, 7);
+    cluster.val.clusterDim.x = 2;
+    GOOD(cudaMemset(numbers, 0, THREADS * sizeof(int)));
+    GOOD(cudaLaunchKernelExC(&config, (const void *) tell_rank, each));
+    REFUSED(cudaDeviceSynchronize(), cudaErrorNotSupported);
+    expect_numbers(numbers, 0);
+}
+
 static void settings() {
     int * numbers = numbers_of_zero();
     int here[THREADS] = { 0 };
@@ -187,6 +215,7 @@ static void settings() {
 int main(int count, char ** words) {
     const part parts[] = {
         { "launches", launches }, { "queries", queries }, { "captures", captures }, { "settings", settings },
+        { "clusters", clusters },
     };
     return run_parts(parts, count, words);
 }

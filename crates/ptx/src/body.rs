@@ -480,6 +480,7 @@ impl<'m> Body<'_, 'm> {
         }
         if let Some(special) = decode::special(name) {
             self.linker.is_joint |= special == Source::Special(Special::GridLow);
+            self.linker.knows_cluster |= name.contains("cluster");
             return Ok(special);
         }
         let module = self.linker.module;

@@ -36,6 +36,8 @@ pub(crate) struct Program {
     pub shared_bytes: u64,
     /// Its blocks wait for each other, so all have to be there at once.
     pub is_joint: bool,
+    /// It asks about the cluster of its block, or waits for that.
+    pub knows_cluster: bool,
 }
 
 /// A decoded function.
@@ -428,7 +430,8 @@ impl Program {
         if linker.shared_end > SHARED_STATIC_MAX {
             return Err(PtxError::new(0, format!("{} bytes of static shared memory", linker.shared_end)));
         }
-        Ok(Self { functions, by_number, shared_bytes: linker.shared_end, is_joint: linker.is_joint })
+        let Linker { is_joint, knows_cluster, shared_end: shared_bytes, .. } = linker;
+        Ok(Self { functions, by_number, shared_bytes, is_joint, knows_cluster })
     }
 }
 
@@ -437,6 +440,7 @@ pub(crate) struct Linker<'a> {
     pub module: &'a Module,
     pub calls_by_address: bool,
     pub is_joint: bool,
+    pub knows_cluster: bool,
     wanted: Vec<usize>,
     places: HashMap<usize, usize>,
     shared: HashMap<String, u64>,
@@ -446,7 +450,8 @@ pub(crate) struct Linker<'a> {
 impl<'a> Linker<'a> {
     fn new(module: &'a Module) -> Self {
         let (wanted, places, shared) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { module, calls_by_address: false, is_joint: false, wanted, places, shared, shared_end: 0 }
+        let (calls_by_address, is_joint, knows_cluster) = (false, false, false);
+        Self { module, calls_by_address, is_joint, knows_cluster, wanted, places, shared, shared_end: 0 }
     }
 
     /// The place of a function in the program.

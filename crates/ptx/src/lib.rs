@@ -12,8 +12,9 @@
 //! or a file, so the same launch gives the same memory.
 //!
 //! Not done, and refused by name when a kernel that needs it is launched: `cp.async.bulk` and other tensor copies, `mbarrier`,
-//! `wgmma` and later matrix instructions, `mma` of numbers of 4 or 8 bits with a binary point, clusters of more than one block,
-//! textures, calls with parameters in registers, and launches from within a kernel.
+//! `wgmma` and later matrix instructions, `mma` of numbers of 4 or 8 bits with a binary point, textures, calls with parameters in
+//! registers, and launches from within a kernel. A cluster is one block; who launches larger ones asks whether a kernel would tell
+//! ([`Module::knows_cluster`]).
 //!
 //! The language is described at <https://docs.nvidia.com/cuda/parallel-thread-execution/>.
 #![forbid(unsafe_code)]

@@ -204,6 +204,17 @@ impl Module {
         }
     }
 
+    /// Whether a kernel asks about the cluster of its block, or waits for that: it is right in clusters of one block alone.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn knows_cluster(&self, entry: &str) -> Result<bool, PtxError> {
+        match self.function_names.get(entry) {
+            Some(&index) => Ok(self.program(index)?.knows_cluster),
+            None => Err(PtxError::new(0, format!("there is no kernel {entry}"))),
+        }
+    }
+
     /// The decoded form of a kernel.
     pub(crate) fn program(&self, function: usize) -> Result<Arc<Program>, PtxError> {
         self.programs[function].get_or_init(|| Program::decode(self, function).map(Arc::new)).clone()

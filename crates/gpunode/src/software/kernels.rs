@@ -35,6 +35,8 @@ struct Program {
 pub(super) struct Kernel {
     pub(super) facts: FunctionFacts,
     pub(super) threads_max: u32,
+    /// Blocks of a cluster, where its code says so.
+    cluster: Option<[u32; 3]>,
     /// Its module and its name there; nothing where kernels do nothing.
     program: Option<(Arc<Program>, String)>,
 }
@@ -49,6 +51,7 @@ impl Kernel {
         parameters: &[u8],
     ) -> Result<(), Failure> {
         let Some((program, name)) = &self.program else { return Ok(()) };
+        self.check_cluster(program, name, launch)?;
         let geometry =
             LaunchGeometry { grid: launch.grid, block: launch.block, dynamic_shared: launch.shared };
         let run = hinterland_ptx::Launch {
@@ -67,6 +70,21 @@ impl Kernel {
             };
             Failure::new(code, format!("{name}: {error}"))
         })
+    }
+}
+
+impl Kernel {
+    /// Blocks run one after the other, each as a cluster of its own: a kernel that would tell the difference is not run.
+    fn check_cluster(&self, program: &Program, name: &str, launch: &command::Launch) -> Result<(), Failure> {
+        let is_given = launch.flags & command::launch_flags::CLUSTER != 0;
+        let cluster = if is_given { launch.cluster } else { self.cluster.unwrap_or([1; 3]) };
+        if cluster == [1; 3] || !program.module.knows_cluster(name).unwrap_or(true) {
+            return Ok(());
+        }
+        let words = format!(
+            "{name}: the device in software has no clusters of {cluster:?} blocks for kernels that ask for theirs (hint: launch it with clusters of one block)"
+        );
+        Err(Failure::new(number::NOT_SUPPORTED, words))
     }
 }
 
@@ -159,7 +177,8 @@ impl Programs {
             dynamic_shared_max: signed(SHARED_BYTES.saturating_sub(shared)),
             carveout: -1,
         };
-        self.kernels.insert(function, Arc::new(Kernel { facts, threads_max, program }));
+        self.kernels
+            .insert(function, Arc::new(Kernel { facts, threads_max, cluster: found.cluster, program }));
         Ok(found.parameter_bytes as usize)
     }
 

@@ -98,6 +98,7 @@ pub(super) fn barrier<'m>(
     }
     if m.parts.contains(&"cluster") {
         // A cluster is one block here, and what waits for it waits for itself.
+        body.linker.knows_cluster = true;
         let op = if m.parts.contains(&"arrive") { Op::Nothing } else { block_barrier() };
         body.emit(op);
         return Ok(());
