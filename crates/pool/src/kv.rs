@@ -22,6 +22,7 @@ mod racks;
 mod read;
 mod replace;
 mod runs;
+mod settle;
 mod values;
 
 pub use gpu::{GpuOptions, KvGpu, KvTransfer};

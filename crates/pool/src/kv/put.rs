@@ -30,7 +30,7 @@ pub type GatheredRuns<'bytes> = (&'bytes [u8], Gather<'bytes>);
 pub enum Stored {
     /// It is there now.
     Written,
-    /// It was there before, or another process is writing it.
+    /// It is there, written by another process: before, or while this one waited for it.
     Known,
     /// There is no room: everything else is being written or pinned, or the prefix that it follows on has blocks in every
     /// part of the memory, and none of these may leave before it.
@@ -38,7 +38,7 @@ pub enum Stored {
 }
 
 /// Whether blocks follow on each other.
-enum Chain<'key> {
+pub(super) enum Chain<'key> {
     None,
     /// The first one follows on this, if on anything.
     After(Option<&'key [u8]>),
@@ -46,7 +46,7 @@ enum Chain<'key> {
 
 impl Chain<'_> {
     /// What the first block of a part follows on; `before` is the last one of the part before.
-    fn parent(&self, before: Option<&[u8]>) -> Option<KvParent> {
+    pub(super) fn parent(&self, before: Option<&[u8]>) -> Option<KvParent> {
         let Self::After(after) = self else { return None };
         let key = before.or(*after);
         Some(key.map_or(KvParent::None, |key| KvParent::Key(key.to_vec())))
@@ -54,10 +54,14 @@ impl Chain<'_> {
 }
 
 /// A block in whatever form the caller has it.
-trait Source {
+pub(super) trait Source {
     fn key(&self) -> &[u8];
     fn bytes(&self) -> u64;
     fn pieces(&self) -> impl Iterator<Item = &[u8]>;
+    /// What it follows on, where it says so itself and not the chain that it is put in.
+    fn parent(&self) -> Option<KvParent> {
+        None
+    }
 }
 
 impl Source for Gathered<'_> {
@@ -90,6 +94,9 @@ impl Source for GatheredRuns<'_> {
 
 impl KvCache {
     /// Writes blocks, each gathered from pieces; one answer each. A block is visible whole or not at all.
+    ///
+    /// A block that another process is writing at this moment is waited for. If that one gives up or dies, it is written here; if it has
+    /// not published the block after half a second, this process writes a copy of its own.
     ///
     /// A large batch goes in parts: the node reserves the next part and publishes the last one while this one is copied.
     ///
@@ -134,6 +141,16 @@ impl KvCache {
     }
 
     fn put_all<S: Source>(&self, blocks: &[S], chain: &Chain<'_>) -> Result<Vec<Stored>, PoolError> {
+        let outcomes = self.put_once(blocks, chain)?;
+        self.settle(blocks, chain, outcomes)
+    }
+
+    /// Writes those blocks that no other process is writing; `None` for the others.
+    pub(super) fn put_once<S: Source>(
+        &self,
+        blocks: &[S],
+        chain: &Chain<'_>,
+    ) -> Result<Vec<Option<Stored>>, PoolError> {
         let parts = parts(blocks);
         let outcomes = Vec::with_capacity(blocks.len());
         let line = self.session.line();
@@ -163,7 +180,7 @@ impl KvCache {
         let wanted = blocks.iter().map(|block| KvBlock {
             key: block.key().to_vec(),
             bytes: block.bytes(),
-            parent: std::mem::replace(&mut parent, others.clone()),
+            parent: block.parent().unwrap_or_else(|| std::mem::replace(&mut parent, others.clone())),
         });
         Request::Kv(KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() })
     }
@@ -195,7 +212,7 @@ struct Putting<'cache> {
     held: VecDeque<Vec<u32>>,
     /// Of parts that are written, what is to be sent with the next message.
     publications: Vec<(Request, Due)>,
-    outcomes: Vec<Stored>,
+    outcomes: Vec<Option<Stored>>,
 }
 
 /// An answer that is due.
@@ -292,12 +309,13 @@ impl Putting<'_> {
 }
 
 /// What became of the blocks of a part, given the answers for those that had been reserved.
-fn outcomes(slots: &[KvSlot], answers: Vec<bool>) -> impl Iterator<Item = Stored> {
+fn outcomes(slots: &[KvSlot], answers: Vec<bool>) -> impl Iterator<Item = Option<Stored>> {
     let mut answers = answers.into_iter();
     slots.iter().map(move |slot| match slot {
-        KvSlot::Reserved { .. } if answers.next() == Some(true) => Stored::Written,
-        KvSlot::Reserved { .. } | KvSlot::NoRoom => Stored::NoRoom,
-        KvSlot::Exists | KvSlot::Busy => Stored::Known,
+        KvSlot::Reserved { .. } if answers.next() == Some(true) => Some(Stored::Written),
+        KvSlot::Reserved { .. } | KvSlot::NoRoom => Some(Stored::NoRoom),
+        KvSlot::Exists => Some(Stored::Known),
+        KvSlot::Busy => None,
     })
 }
 

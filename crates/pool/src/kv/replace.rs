@@ -1,6 +1,6 @@
 //! Blocks that are put in place of others: a reader finds the old or the new one at any moment, whole.
 
-use super::put::{GatheredRuns, Stored};
+use super::put::{GatheredRuns, Source, Stored};
 use super::{EINVAL, KvCache, block_key, broken};
 use crate::PoolError;
 use crate::session::unexpected;
@@ -29,21 +29,26 @@ impl KvCache {
         }
         let mut all = Vec::with_capacity(blocks.len());
         for some in batches(blocks, |(_, gather)| gather.bytes()) {
-            all.extend(self.replace_some(some)?);
+            all.extend(self.replace_some(some, KvExpects::Anything)?);
         }
         Ok(all)
     }
 
-    fn replace_some(&self, blocks: &[GatheredRuns<'_>]) -> Result<Vec<Stored>, PoolError> {
-        let lengths = blocks.iter().map(|(_, gather)| gather.bytes()).collect();
+    /// Writes blocks of one message into slots that have no key yet, and swaps in those whose keys are as expected; others have a block.
+    pub(super) fn replace_some<S: Source>(
+        &self,
+        blocks: &[S],
+        expects: KvExpects,
+    ) -> Result<Vec<Stored>, PoolError> {
+        let lengths = blocks.iter().map(Source::bytes).collect();
         let (_, slots) = self.swap(Vec::new(), Vec::new(), lengths, true)?;
         let mut swaps = Vec::with_capacity(blocks.len());
-        for ((key, gather), slot) in blocks.iter().zip(&slots) {
+        for (block, slot) in blocks.iter().zip(&slots) {
             let KvSlot::Reserved { slot, offset } = *slot else { continue };
-            match self.view.write_pieces(offset, gather.bytes(), gather.pieces()) {
+            match self.view.write_pieces(offset, block.bytes(), block.pieces()) {
                 Ok(sum) => {
-                    let (key, bytes) = (key.to_vec(), gather.bytes());
-                    swaps.push(KvSwap { slot, key, bytes, expects: KvExpects::Anything, sum });
+                    let (key, bytes) = (block.key().to_vec(), block.bytes());
+                    swaps.push(KvSwap { slot, key, bytes, expects, sum });
                 }
                 Err(error) => {
                     let slot = |slot: &KvSlot| {
@@ -59,7 +64,11 @@ impl KvCache {
         let (outcomes, _) = self.swap(swaps, Vec::new(), Vec::new(), true)?;
         let mut outcomes = outcomes.into_iter();
         let stored = |slot: &KvSlot| match slot {
-            KvSlot::Reserved { .. } if outcomes.next() == Some(KvSwapped::Done) => Stored::Written,
+            KvSlot::Reserved { .. } => match outcomes.next() {
+                Some(KvSwapped::Done) => Stored::Written,
+                Some(KvSwapped::Changed) => Stored::Known,
+                Some(KvSwapped::NoRoom) | None => Stored::NoRoom,
+            },
             _ => Stored::NoRoom,
         };
         Ok(slots.iter().map(stored).collect())
