@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use crate::session::{Session, kept};
-use hinterland_os::process;
+use hinterland_os::process::{self, ProcessHandle};
 use hinterland_os::socket::{Closer, UnixListener, UnixStream};
 use hinterland_pool::PoolError;
 use hinterland_pool::local::{LocalStream, random};
@@ -116,6 +116,15 @@ impl LocalServer {
             counted,
         };
         let mut stream = stream;
+        // Without it the end of its socket is all that is seen of a program: as in a container whose processes this node does not know.
+        if let Ok(program) = ProcessHandle::open(credentials.process) {
+            let (core, session) = (self.core.shared(), Arc::downgrade(&open.session));
+            stream.on_end_of_peer(program, move || {
+                core.upgrade()
+                    .zip(session.upgrade())
+                    .is_some_and(|(core, session)| session.outlives_program(&core))
+            });
+        }
         if let Err(error) = self.converse(&mut stream, &open.session) {
             tracing::debug!(%error, process = credentials.process, "a session ended");
         }

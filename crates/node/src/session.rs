@@ -62,6 +62,8 @@ struct Held {
     heat_copies: HashMap<Handle, OpenHeatCopy>,
     registrations: HashSet<u64>,
     rings: usize,
+    /// Whether it has opened KV blocks.
+    has_kv: bool,
 }
 
 impl Session {
@@ -288,6 +290,18 @@ impl Session {
         if let Some(socket) = &self.socket {
             socket.shutdown();
         }
+    }
+
+    /// The program has ended, and its socket is open: a child that was forked has it. What the program has mapped the child can still read, so
+    /// the session goes on; but nobody ends its puts, and of KV blocks, which a child opens anew, it would hold slots and pins for ever.
+    /// Whether the session goes on.
+    pub fn outlives_program(&self, core: &Core) -> bool {
+        let puts: Vec<ObjectId> = self.lock().puts.keys().copied().collect();
+        for object in puts {
+            core.puts.abandon(object);
+            self.end_put(object);
+        }
+        !self.lock().has_kv
     }
 
     /// Gives everything back.
@@ -735,7 +749,9 @@ impl Session {
         let descriptors = store.descriptors(self.id)?;
         core.kv_racks.want();
         let resource = Resource::Kv(store, namespace, uses);
-        let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
+        let mut held = self.lock();
+        let handle = held.table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
+        held.has_kv = true;
         Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0, counters }), descriptors))
     }
 

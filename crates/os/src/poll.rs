@@ -173,6 +173,33 @@ pub fn wait_readable(source: impl AsFd, timeout: Option<Duration>) -> Result<boo
     }
 }
 
+/// Waits until one of two descriptors is readable (or at its end), and says which of them are; neither when the time is over first.
+///
+/// # Errors
+/// The refusal of `poll`.
+pub fn wait_either(
+    one: impl AsFd,
+    other: impl AsFd,
+    timeout: Option<Duration>,
+) -> Result<(bool, bool), OsError> {
+    let deadline = timeout.map(|time| std::time::Instant::now() + time);
+    let entry = |descriptor: BorrowedFd<'_>| libc::pollfd {
+        fd: descriptor.as_raw_fd(),
+        events: libc::POLLIN | libc::POLLRDHUP,
+        revents: 0,
+    };
+    loop {
+        let rest = deadline.map(|end| end.saturating_duration_since(std::time::Instant::now()));
+        let mut entries = [entry(one.as_fd()), entry(other.as_fd())];
+        // SAFETY: two entries of this frame.
+        let result = unsafe { libc::poll(entries.as_mut_ptr(), 2, milliseconds(rest)) };
+        match check(result, "poll", || format!("descriptors {} and {}", entries[0].fd, entries[1].fd)) {
+            Err(error) if error.errno() == Some(libc::EINTR) => {}
+            other => return other.map(|_| (entries[0].revents != 0, entries[1].revents != 0)),
+        }
+    }
+}
+
 /// Whether the other side of a stream socket has closed it, whatever of it may still be read. Never waits.
 ///
 /// # Errors
@@ -366,6 +393,19 @@ mod tests {
         assert!(ready.is_empty());
         poller.remove(&counter).unwrap();
         assert!(poller.modify(&counter, 7, Interest::WRITE).is_err());
+    }
+
+    #[test]
+    fn of_two_descriptors_it_is_said_which_are_readable() {
+        let (one, other) = (EventCounter::new().unwrap(), EventCounter::new().unwrap());
+        let wait = || wait_either(&one, &other, Some(Duration::from_millis(1))).unwrap();
+        assert_eq!(wait(), (false, false));
+        other.raise();
+        assert_eq!(wait(), (false, true));
+        one.raise();
+        assert_eq!(wait(), (true, true));
+        other.take();
+        assert_eq!(wait_either(&one, &other, None).unwrap(), (true, false));
     }
 
     #[test]

@@ -37,6 +37,17 @@ pub struct PeerCredentials {
     pub group: u32,
 }
 
+/// What has ended a wait for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// So many bytes; none at the end of the stream.
+    Received(usize),
+    /// The descriptor that was watched beside the socket is readable, and the socket is not.
+    Beside,
+    /// The time is over.
+    Nothing,
+}
+
 /// A listening socket at a path, which is removed on drop if it is still this one's.
 #[derive(Debug)]
 pub struct UnixListener {
@@ -403,8 +414,8 @@ impl UnixStream {
         self.receive_message(buffer, descriptors, libc::MSG_DONTWAIT)
     }
 
-    /// As [`receive`](Self::receive), looking again and again as long as was learned to pay before the thread sleeps; `None` when
-    /// nothing has come within `patience` of sleep.
+    /// As [`receive`](Self::receive), looking again and again as long as was learned to pay before the thread sleeps. Its sleep ends when
+    /// `patience` does, and when `beside` is readable and the socket is not.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -414,7 +425,8 @@ impl UnixStream {
         descriptors: &mut Vec<OwnedFd>,
         budget: &mut SpinBudget,
         patience: Option<Duration>,
-    ) -> Result<Option<usize>, OsError> {
+        beside: Option<BorrowedFd<'_>>,
+    ) -> Result<Woken, OsError> {
         let (start_ns, limit_ns) = (monotonic_ns(), budget.limit_ns());
         let waited_ns = || monotonic_ns() - start_ns;
         while waited_ns() < limit_ns {
@@ -422,18 +434,22 @@ impl UnixStream {
                 Err(error) if error.is_would_block() => {}
                 other => {
                     budget.learn(waited_ns());
-                    return other.map(Some);
+                    return other.map(Woken::Received);
                 }
             }
         }
         // Not asleep in `recvmsg`: there a thread is also woken when the peer has taken what was sent to it, and has to go back
         // to sleep; each time costs the peer as much as a message (45 us where this was measured).
-        if !poll::wait_readable(self, patience)? {
-            return Ok(None);
+        let (has_more, is_beside) = match beside {
+            Some(beside) => poll::wait_either(self, beside, patience)?,
+            None => (poll::wait_readable(self, patience)?, false),
+        };
+        if !has_more {
+            return Ok(if is_beside { Woken::Beside } else { Woken::Nothing });
         }
         let received = self.receive(buffer, descriptors);
         budget.learn(waited_ns());
-        received.map(Some)
+        received.map(Woken::Received)
     }
 
     fn receive_message(

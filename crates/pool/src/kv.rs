@@ -3,13 +3,13 @@
 use crate::session::unexpected;
 use crate::{Pool, PoolError, Session};
 use hinterland_kv::{BlockKey, Namespace, View, ViewError};
-use hinterland_os::MemoryFile;
+use hinterland_os::{MemoryFile, fork_mark};
 use hinterland_proto::control::{
     KV_KEYS_MAX, KV_SPACES_AT_ONCE, KvReply, KvRequest, KvStatus, Reply, Request,
 };
 use hinterland_types::Handle;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub struct KvCache {
     racks: OnceLock<racks::Waiting>,
     /// The session for them could not be opened, since the node said nothing for too long.
     is_silent: AtomicBool,
+    /// 1 in this process, 0 in a child of it.
+    mark: Option<&'static AtomicU32>,
 }
 
 impl Pool {
@@ -203,6 +205,7 @@ impl KvCache {
                     waits: Waits::Forever,
                     racks: OnceLock::new(),
                     is_silent: AtomicBool::new(false),
+                    mark: fork_mark::mark(),
                 })
             }
             (other, _) => Err(unexpected("Opened with three descriptors", &other)),
@@ -270,7 +273,20 @@ impl KvCache {
         }
     }
 
+    /// Refuses all but reading to a child that was forked: the session is its parent's and ends with it, and what is reserved in it is
+    /// another program's then.
+    fn check_own(&self) -> Result<(), PoolError> {
+        // Relaxed: a process is a child from its first instruction on.
+        if self.mark.is_none_or(|mark| mark.load(Ordering::Relaxed) == 1) {
+            return Ok(());
+        }
+        let text =
+            "this process was forked from one that has the KV blocks open (hint: connect to the pool anew)";
+        Err(PoolError::Refused { code: EINVAL, text: text.to_owned() })
+    }
+
     fn ask(&self, request: KvRequest) -> Result<KvReply, PoolError> {
+        self.check_own()?;
         match self.session.call(&Request::Kv(request))? {
             Reply::Kv(reply) => Ok(reply),
             other => Err(unexpected("Kv", &other)),

@@ -7,7 +7,8 @@ use crate::PoolError;
 use crate::silence::{Patience, Silence};
 use crate::waiting::{INTERRUPTED_AFTER, LOOK_EVERY, is_looked, look};
 use hinterland_os::affinity::online_core_count;
-use hinterland_os::socket::UnixStream;
+use hinterland_os::process::ProcessHandle;
+use hinterland_os::socket::{UnixStream, Woken};
 use hinterland_os::{OsError, SpinBudget};
 use hinterland_proto::{
     ClientHandshake, ClientIdentity, ClientStep, Established, FrameHeader, FrameReceiver, FrameSender,
@@ -15,7 +16,7 @@ use hinterland_proto::{
 };
 use hinterland_types::SessionId;
 use std::io::Read;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Most descriptors that may wait for their frame; a peer that sends more is cut off.
@@ -36,6 +37,13 @@ pub struct LocalStream {
     patience: Option<Patience>,
     /// Whether it is asked while it waits if the program was interrupted.
     is_looked: bool,
+    peer: Option<Peer>,
+}
+
+/// The process at the other end, and what is done once if it has ended though its socket is open; whether the session goes on.
+struct Peer {
+    process: ProcessHandle,
+    then: Box<dyn FnMut() -> bool + Send>,
 }
 
 /// What a node says of one who asks to be let in: the session and its secret, or a refusal.
@@ -223,6 +231,7 @@ impl LocalStream {
             spin: SpinBudget::new(if may_spin() { online_core_count() } else { 1 }),
             patience: None,
             is_looked: false,
+            peer: None,
         }
     }
 
@@ -235,6 +244,12 @@ impl LocalStream {
         self.stream.set_send_timeout(Some(patience.every))?;
         self.patience = Some(patience);
         Ok(())
+    }
+
+    /// Has `then` called, once, when the process at the other end has ended while its socket is open: a child that it forked holds it. Where it
+    /// returns false, the session ends too. It is noticed while nothing comes, and calls no more than once.
+    pub fn on_end_of_peer(&mut self, process: ProcessHandle, then: impl FnMut() -> bool + Send + 'static) {
+        self.peer = Some(Peer { process, then: Box::new(then) });
     }
 
     /// Has waits end for a program that is interrupted, if it has said how that is seen; the session ends with them.
@@ -293,10 +308,17 @@ impl LocalStream {
         let mut waited = Duration::ZERO;
         let received = loop {
             let every = self.every();
-            let got = self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin, every);
+            let peer = self.peer.as_ref().map(|peer| peer.process.as_fd());
+            let got =
+                self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin, every, peer);
             match got {
-                Ok(Some(bytes)) => break Ok(bytes),
-                Ok(None) => self.be_patient(&mut waited)?,
+                Ok(Woken::Received(bytes)) => break Ok(bytes),
+                Ok(Woken::Nothing) => self.be_patient(&mut waited)?,
+                Ok(Woken::Beside) => {
+                    if self.peer.take().is_some_and(|mut peer| !(peer.then)()) {
+                        return Err(PoolError::Closed);
+                    }
+                }
                 Err(error) => break Err(error),
             }
         };

@@ -151,6 +151,7 @@ impl KvCache {
         blocks: &[S],
         chain: &Chain<'_>,
     ) -> Result<Vec<Option<Stored>>, PoolError> {
+        self.check_own()?;
         let parts = parts(blocks);
         let outcomes = Vec::with_capacity(blocks.len());
         let line = self.session.line();

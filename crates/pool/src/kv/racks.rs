@@ -228,6 +228,7 @@ impl KvCache {
 
     /// The session for such requests, opened when it is first needed.
     fn waiting(&self) -> Result<&Waiting, PoolError> {
+        self.check_own()?;
         if let Some(waiting) = self.racks.get() {
             return Ok(waiting);
         }

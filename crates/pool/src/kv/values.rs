@@ -322,6 +322,7 @@ impl KvValues {
 
     /// A slot of each class, out of the stock or of the node; `None` where there is no room.
     fn slots_for(&mut self, classes: &[u64]) -> Result<Vec<Option<Slot>>, PoolError> {
+        self.cache.check_own()?;
         if !self.stock.is_empty() && self.cache.is_lost() {
             // They went back to the node with the session, and others write there by now.
             self.stock.clear();
