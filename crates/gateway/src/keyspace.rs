@@ -3,6 +3,7 @@
 //! A key of up to 64 bytes is the block's key; another one is hashed, and stands whole in the block. A value of more than a
 //! block lies in parts, under keys that no other value ever has, so that values are never mixed. Readers ask nobody.
 
+mod part;
 mod parts;
 mod place;
 mod together;

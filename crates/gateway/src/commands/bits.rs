@@ -6,13 +6,16 @@ use crate::keyspace::{Change, KeyError};
 use hinterland_pool::Expects;
 use hinterland_resp::bits::{self, Measure, Operation};
 use hinterland_resp::lcs::{self, LcsOptions};
-use hinterland_resp::number;
-use std::ops::RangeInclusive;
+use hinterland_resp::{Arguments, number};
+use std::ops::{Range, RangeInclusive};
 
 impl Call<'_> {
     pub(super) fn get_bit(&mut self) -> Outcome {
-        let (bit, value) = (self.bit_at(2)?, self.value_of(1)?.unwrap_or_default());
-        self.replies.integer(i64::from(bits::is_set(&value, bit)));
+        let bit = self.bit_at(2)?;
+        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let byte = self.keyspace()?.part::<Refusal>(key, now_ms, |_| Ok(bit / 8..bit / 8 + 1))?;
+        let is_set = byte.is_some_and(|(_, byte)| bits::is_set(&byte, bit % 8));
+        self.replies.integer(i64::from(is_set));
         Ok(())
     }
 
@@ -43,24 +46,16 @@ impl Call<'_> {
     }
 
     pub(super) fn bit_count(&mut self) -> Outcome {
+        let (words, now_ms, mut range) = (self.words, self.now_ms(), None);
         // As Redis 7.0 does, which looks at the range only if there is a value.
-        let Some(value) = self.value_of(1)? else {
-            self.replies.integer(0);
-            return Ok(());
+        let value = self.keyspace()?.part::<Refusal>(words.get(1), now_ms, |length| {
+            range = count_range(words, length)?;
+            Ok(range.as_ref().map_or(0..0, bytes_of))
+        })?;
+        let count = match (value, range) {
+            (Some((_, bytes)), Some(range)) => bits::count(&bytes, within(&range)),
+            _ => 0,
         };
-        let range = match self.words.len() {
-            2 => Measure::Bytes.range(0, -1, value.len()),
-            4 | 5 => {
-                let (start, end) = (self.integer_at(2)?, self.integer_at(3)?);
-                if start < 0 && end < 0 && start > end {
-                    self.replies.integer(0);
-                    return Ok(());
-                }
-                self.measure_at(4)?.range(start, end, value.len())
-            }
-            _ => return Err(Refusal::syntax()),
-        };
-        let count = range.map_or(0, |range| bits::count(&value, range));
         // At most 512 MiB have 2^32 bits: the cast loses nothing.
         self.replies.integer(count as i64);
         Ok(())
@@ -72,21 +67,20 @@ impl Call<'_> {
             1 => true,
             _ => return Err(Refusal::text("ERR The bit argument must be 1 or 0.")),
         };
-        let Some(value) = self.value_of(1)? else {
+        let (words, now_ms, mut range) = (self.words, self.now_ms(), None);
+        let value = self.keyspace()?.part::<Refusal>(words.get(1), now_ms, |length| {
+            range = search_range(words, length)?;
+            Ok(range.as_ref().map_or(0..0, bytes_of))
+        })?;
+        let Some((length, bytes)) = value else {
             self.replies.integer(if on { -1 } else { 0 });
             return Ok(());
         };
-        let words = self.words.len();
-        if words > 6 {
-            return Err(Refusal::syntax());
-        }
-        let start = if words > 3 { self.integer_at(3)? } else { 0 };
-        let measure = self.measure_at(5)?;
-        let end = if words > 4 { self.integer_at(4)? } else { -1 };
-        let found = measure.range(start, end, value.len()).and_then(|range| {
+        let found = range.and_then(|range| {
             // Behind a value that has no other end than its own, zeros go on.
-            let behind = (!on && words < 5).then_some(value.len() * 8);
-            bits::first(&value, range, on).or(behind)
+            let behind = (!on && words.len() < 5).then_some(length * 8);
+            let first = bits::first(&bytes, within(&range), on);
+            first.map(|bit| bit + bytes_of(&range).start * 8).or(behind)
         });
         // As above.
         self.replies.integer(found.map_or(-1, |bit| bit as i64));
@@ -169,12 +163,55 @@ impl Call<'_> {
         bit.filter(|bit| bit / 8 < VALUE_BYTES_MAX)
             .ok_or_else(|| Refusal::text("ERR bit offset is not an integer or out of range"))
     }
+}
 
-    /// What a range counts, if a word says so.
-    fn measure_at(&self, index: usize) -> Result<Measure, Refusal> {
-        if self.words.len() <= index {
-            return Ok(Measure::default());
+/// The bits of a value of so many bytes that `BITCOUNT` is asked for; `None` if there are none.
+fn count_range(words: Arguments<'_>, length: usize) -> Result<Option<RangeInclusive<usize>>, Refusal> {
+    match words.len() {
+        2 => Ok(Measure::Bytes.range(0, -1, length)),
+        4 | 5 => {
+            let (start, end) = (integer_at(words, 2)?, integer_at(words, 3)?);
+            if start < 0 && end < 0 && start > end {
+                return Ok(None);
+            }
+            Ok(measure_at(words, 4)?.range(start, end, length))
         }
-        Measure::parse(self.words.get(index)).ok_or_else(Refusal::syntax)
+        _ => Err(Refusal::syntax()),
     }
+}
+
+/// The same of `BITPOS`.
+fn search_range(words: Arguments<'_>, length: usize) -> Result<Option<RangeInclusive<usize>>, Refusal> {
+    let count = words.len();
+    if count > 6 {
+        return Err(Refusal::syntax());
+    }
+    let start = if count > 3 { integer_at(words, 3)? } else { 0 };
+    let measure = measure_at(words, 5)?;
+    let end = if count > 4 { integer_at(words, 4)? } else { -1 };
+    Ok(measure.range(start, end, length))
+}
+
+/// The bytes in which bits of a value lie.
+const fn bytes_of(bits: &RangeInclusive<usize>) -> Range<usize> {
+    *bits.start() / 8..*bits.end() / 8 + 1
+}
+
+/// The same bits, counted from the first of these bytes on.
+const fn within(bits: &RangeInclusive<usize>) -> RangeInclusive<usize> {
+    let before = bytes_of(bits).start * 8;
+    *bits.start() - before..=*bits.end() - before
+}
+
+/// The word at `index` as an integer.
+fn integer_at(words: Arguments<'_>, index: usize) -> Result<i64, Refusal> {
+    number::parse(words.get(index)).ok_or_else(Refusal::integer)
+}
+
+/// What a range counts, if a word says so.
+fn measure_at(words: Arguments<'_>, index: usize) -> Result<Measure, Refusal> {
+    if words.len() <= index {
+        return Ok(Measure::default());
+    }
+    Measure::parse(words.get(index)).ok_or_else(Refusal::syntax)
 }

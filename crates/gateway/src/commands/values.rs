@@ -228,20 +228,19 @@ impl Call<'_> {
 
     pub(super) fn get_range(&mut self) -> Outcome {
         let (start, end) = (self.integer_at(2)?, self.integer_at(3)?);
-        let (key, now_ms) = (self.words.get(1), self.now_ms());
-        let value = self.keyspace()?.value(key, now_ms)?.map(|(_, value)| value).unwrap_or_default();
-        // At most 512 MiB: the cast loses nothing.
-        let length = value.len() as i64;
-        if start < 0 && end < 0 && start > end {
-            self.replies.bulk(b"");
-            return Ok(());
-        }
-        let from_end = |place: i64| if place < 0 { place.saturating_add(length).max(0) } else { place };
-        let (start, end) = (from_end(start), from_end(end).min(length - 1));
-        let range = if start > end || length == 0 { 0..0 } else { start as usize..end as usize + 1 };
-        let piece = value.get(range).unwrap_or_default();
-        self.take_room(piece.len())?;
-        self.replies.bulk(piece);
+        let (key, now_ms, mut room) = (self.words.get(1), self.now_ms(), self.room());
+        let piece = self.keyspace()?.part::<Refusal>(key, now_ms, |length| {
+            // At most 512 MiB: the cast loses nothing.
+            let length = length as i64;
+            let from_end = |place: i64| if place < 0 { place.saturating_add(length).max(0) } else { place };
+            let is_none = start < 0 && end < 0 && start > end;
+            let (start, end) = (from_end(start), from_end(end).min(length - 1));
+            let range = if is_none || start > end { 0..0 } else { start as usize..end as usize + 1 };
+            room.take(range.len())?;
+            Ok(range)
+        })?;
+        self.context.is_appended(room);
+        self.replies.bulk(&piece.map(|(_, piece)| piece).unwrap_or_default());
         Ok(())
     }
 

@@ -78,6 +78,31 @@ impl Parts {
         Ok(true)
     }
 
+    /// Copies bytes of a value, from its byte `start` on, out of those parts that have them; false if one of all its parts is lost.
+    ///
+    /// # Errors
+    /// [`KeyError::Pool`].
+    pub fn read_range(&self, head: &Head, start: usize, into: &mut [u8]) -> Result<bool, KeyError> {
+        let end = start + into.len();
+        let mut into = into;
+        for (number, (key, bytes)) in head.parts().enumerate() {
+            let found = self.values.find(&key)?.filter(|found| found.bytes() as usize == bytes);
+            let Some(found) = found else { return Ok(false) };
+            let first = number * BLOCK_BYTES_MAX;
+            let (from, to) = (start.max(first), end.min(first + bytes));
+            if from >= to {
+                continue;
+            }
+            let (piece, rest) = into.split_at_mut(to - from);
+            // Within a block: the cast loses nothing.
+            if !self.values.read_from(&found, (from - first) as u32, piece) {
+                return Ok(false);
+            }
+            into = rest;
+        }
+        Ok(true)
+    }
+
     /// Removes the parts of a value, if it has any.
     ///
     /// # Errors

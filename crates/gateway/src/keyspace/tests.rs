@@ -128,3 +128,44 @@ fn keys_that_are_removed_while_they_are_replaced_leave_no_part_behind() {
     other.remove(&[b"key"], 0).unwrap();
     assert_eq!(ground.parts(), 0);
 }
+
+#[test]
+fn parts_of_values_are_those_of_the_whole_wherever_it_lies() {
+    let ground = Ground::new("part");
+    let mut client = ground.client();
+    let long: Vec<u8> = (0..BLOCK_BYTES_MAX * 2 + 77).map(|at| (at % 251) as u8).collect();
+    let long_key = [b'k'; 100];
+    for (key, value) in
+        [(&b"key"[..], &long[..1000]), (&long_key, &long[..1000]), (b"key", &long), (b"key", b"")]
+    {
+        assert_eq!(client.set(&[Item { key, ..item(value) }]).unwrap(), [Replaced::Done]);
+        let ends =
+            [0, 1, 7, 999, 1000, BLOCK_BYTES_MAX - 1, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1, value.len()];
+        for (start, end) in ends.into_iter().flat_map(|start| ends.map(|end| (start, end))) {
+            let wanted = |length| {
+                assert_eq!(length, value.len());
+                Ok::<_, KeyError>(start..end)
+            };
+            let (length, part) = client.part(key, 0, wanted).unwrap().unwrap();
+            let expected = value.get(start..end.min(value.len())).unwrap_or_default();
+            assert!(length == value.len() && part == expected, "{start}..{end} of {length}");
+        }
+    }
+    let refused = client.part(b"key", 0, |_| Err(KeyError::Value));
+    assert!(matches!(refused, Err(KeyError::Value)));
+    assert!(client.part::<KeyError>(b"none", 0, |_| unreachable!("nothing is there")).unwrap().is_none());
+}
+
+#[test]
+fn a_part_of_a_value_that_has_a_hole_is_missing_as_the_whole_is() {
+    let ground = Ground::new("hole");
+    let mut client = ground.client();
+    let long = vec![5; BLOCK_BYTES_MAX + 9];
+    assert_eq!(client.set(&[item(&long)]).unwrap(), [Replaced::Done]);
+    let head = client.entry_of(b"key", 0).unwrap().unwrap().head;
+    let (last, _) = head.parts().last().unwrap();
+    let parts = ground.pool.kv_values(&format!("{}, parts", Keyspace::fingerprint(NAME, 0))).unwrap();
+    assert_eq!(parts.remove(&[&last]).unwrap(), 1);
+    assert!(client.part::<KeyError>(b"key", 0, |_| Ok(0..4)).unwrap().is_none());
+    assert!(client.entry_of(b"key", 0).unwrap().is_none());
+}

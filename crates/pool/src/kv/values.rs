@@ -127,6 +127,13 @@ impl KvValues {
         self.cache.counts(self.cache.view.read(found, into))
     }
 
+    /// Copies a block that was found from its byte `from` on, as much as the memory holds; else as [`read`](Self::read).
+    pub fn read_from(&self, found: &Found, from: u32, into: &mut [u8]) -> bool {
+        let mut reading = self.cache.view.reading(found, from);
+        reading.copy(into);
+        self.cache.counts(reading.is_right())
+    }
+
     /// Counts, for the node's status, a value that was to be read, and was if it has a length.
     #[inline]
     pub fn count_get(&self, bytes: Option<usize>) {
