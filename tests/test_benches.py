@@ -31,3 +31,14 @@ def test_a_bench_without_switches_says_so_before_it_begins(binary):
     outcome = bench(binary, "rpc", "--switches", check=False)
     assert outcome.returncode == 2 and outcome.stdout == ""
     assert "rpc has no optimisation that could be turned off" in outcome.stderr
+
+
+def test_figures_are_shown_although_their_picture_cannot_be_written(binary):
+    outcome = bench(binary, "kv-lookup", "--quick", "--rounds", "1", "--plot", "/dev/full", "--json", check=False)
+    assert outcome.returncode == 1 and "writing /dev/full failed" in outcome.stderr
+    assert all(row["ours"] for row in json.loads(outcome.stdout)["rows"])
+
+
+def test_a_place_that_takes_no_picture_is_refused_before_the_bench_begins(binary, folder):
+    outcome = bench(binary, "kv-lookup", "--rounds", "1000", "--plot", folder / "none/a.svg", check=False)
+    assert outcome.returncode == 1 and outcome.stdout == "" and "hint: check the path" in outcome.stderr

@@ -61,6 +61,7 @@ mod write_buffer;
 pub mod ycsb;
 
 use crate::failure::Failure;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use experts::ExpertsOptions;
 use far::options::FarOptions;
 use far_apps::options::AppsOptions;
@@ -165,6 +166,17 @@ pub trait Bench: Sync {
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure>;
 }
 
+/// The word in the place of a bench's name that shows which there are.
+pub const LIST: &str = "list";
+
+/// What can be written in the place of a bench's name: who mistypes one is told the nearest. Of workers, which no person starts, nothing is
+/// said.
+pub fn names() -> PossibleValuesParser {
+    let shown = BENCHES.iter().map(|bench| PossibleValue::new(bench.name()).help(bench.subject()));
+    let hidden = WORKERS.iter().map(|bench| PossibleValue::new(bench.name()).hide(true));
+    PossibleValuesParser::new(shown.chain(hidden).chain([PossibleValue::new(LIST)]))
+}
+
 /// The bench of this name.
 ///
 /// # Errors
@@ -206,7 +218,7 @@ mod tests {
     #[test]
     fn no_two_benches_have_one_name() {
         let mut names: Vec<&str> = BENCHES.iter().chain(WORKERS).map(|bench| bench.name()).collect();
-        names.push("list");
+        names.push(LIST);
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -53,7 +53,7 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 33] = [
+const FAILING: [&[&str]; 34] = [
     &["ls"],
     &["ls", "--json"],
     &["ls", "--nothing", "--json"],
@@ -78,6 +78,7 @@ const FAILING: [&[&str]; 33] = [
     &["run"],
     &["top", "--interval", "0"],
     &["bench", "everything"],
+    &["bench", "kv-gett", "--quick"],
     &["gpu", "coverage", "no-such-file"],
     &["gpu", "coverage", "tests/words.rs"],
     &["gpu", "libraries"],

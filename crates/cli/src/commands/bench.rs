@@ -6,13 +6,14 @@ use crate::bench::far_apps::options::AppsOptions;
 use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
 use crate::bench::ycsb::options::YcsbOptions;
-use crate::bench::{BENCHES, Setting, find, plot, switches};
+use crate::bench::{BENCHES, LIST, Setting, find, names, plot, switches};
 use crate::commands::node::Switch;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use serde_json::json;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What to measure.
@@ -22,7 +23,7 @@ Figures are medians. Ours, the limit and the peer are taken in turn, in one proc
 says whether a figure is good. A bench starts its own nodes and leaves nothing running.")]
 pub struct Arguments {
     /// The bench, or `list` to see which there are
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = names(), hide_possible_values = true)]
     name: String,
     /// How often each figure is taken
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -61,7 +62,7 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`] when there is no such bench or it cannot measure.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    if arguments.name == "list" {
+    if arguments.name == LIST {
         return list(context);
     }
     let bench = find(BENCHES, &arguments.name)?;
@@ -107,17 +108,37 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         })?,
         say: Box::new(move |words| output.say(words)),
     };
+    arguments.plot.as_deref().map(check_writable).transpose()?;
     let machine = Machine::look();
     let mut rows = bench.run(&setting)?;
     if arguments.switches {
         rows.extend(switches::rows(bench, &setting, &rows)?);
     }
     let report = Report { bench: bench.name().to_owned(), machine, rows };
-    if let Some(path) = &arguments.plot {
-        std::fs::write(path, plot::svg(&report)).map_err(|error| Failure::file("writing", path, &error))?;
-    }
+    let drawn = arguments.plot.as_deref().map(|path| draw(&report, path)).transpose();
+    // What took minutes is shown whatever became of its picture.
     context.output.either(&report.json(), || report.text())?;
-    Ok(ExitCode::SUCCESS)
+    drawn.map(|_| ExitCode::SUCCESS)
+}
+
+fn draw(report: &Report, path: &Path) -> Result<(), Failure> {
+    fs::write(path, plot::svg(report)).map_err(|error| Failure::file("writing", path, &error))
+}
+
+/// Refuses a place for a picture before the bench takes its time. What is there stays as it is, and what is not there is not made; of
+/// pipes and devices it shows when they are written to.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let is_new = fs::symlink_metadata(path).is_err();
+    if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        return Ok(());
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map_err(|error| Failure::file("writing", path, &error))?;
+    if is_new {
+        // What cannot be removed is written over at the end.
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn list(context: &Context) -> Result<ExitCode, Failure> {
@@ -129,4 +150,26 @@ fn list(context: &Context) -> Result<ExitCode, Failure> {
     }
     context.output.either(&value, || table.text())?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_takes_no_picture_is_refused_and_nothing_is_left_of_the_look() {
+        let folder = std::env::temp_dir().join(format!("hl-plot-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (new, there) = (folder.join("new.svg"), folder.join("there.svg"));
+        fs::write(&there, "of before").unwrap();
+        for path in [&new, &there, Path::new("/dev/null")] {
+            check_writable(path).unwrap();
+        }
+        assert!(!new.exists());
+        assert_eq!(fs::read_to_string(&there).unwrap(), "of before");
+        for path in [&folder, &folder.join("none/a.svg"), &there.join("a.svg")] {
+            assert!(check_writable(path).unwrap_err().text.contains("writing"), "{}", path.display());
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
