@@ -477,3 +477,53 @@ def test_who_frees_does_not_wait_with_who_allocates_for_a_silent_directory(start
                 assert not asked.done()
             a.process.send_signal(signal.SIGCONT)
             one.free(asked.result(SECONDS))
+
+
+@pytest.mark.parametrize("words, status", [
+    (["kv", "events", "x"], 0),
+    (["mount", "there"], 130),
+    (["resp", "--listen", "unix:r.sock"], 130),
+    (["gpu", "serve", "--listen", "unix:g.sock", "--device", "software", "--pool", "SOCKET"], 130),
+    (["swap", "serve", "--size", "16M", "--far", "pool@16M", "--listen", "./s.sock"], 130),
+], ids=lambda words: words[0] if isinstance(words, list) else "")
+def test_ctrl_c_ends_a_command_that_waits_for_a_stopped_node(node, folder, words, status):
+    (folder / "there").mkdir()
+    words = [str(node.socket) if word == "SOCKET" else word for word in words]
+    with stopped(node):
+        waiting = subprocess.Popen(node.command(*words), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            wait_until(lambda: holds_back_interrupts(waiting.pid))
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.wait(10) == status, waiting.stdout.read()
+        finally:
+            waiting.kill()
+            waiting.communicate()
+
+
+def holds_back_interrupts(process):
+    """Whether a process takes ctrl-C as data, so that it does not end by it alone."""
+    with open(f"/proc/{process}/status", encoding="ascii") as lines:
+        blocked = next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
+    return blocked >> (signal.SIGINT - 1) & 1
+
+
+def test_ctrl_c_is_heard_by_a_node_that_waits_for_the_one_to_join(binary, folder):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "{}:{}".format(*silent.getsockname())
+        words = [binary, "--socket", folder / "b.sock", "node", "--name", "b", "--state", folder / "b", "--capacity", "8M", "--join", address]
+        starting = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            said = starting.stderr
+            assert until(said, "waiting for") == f"waiting for the node at {address}, which is to host the directory\n"
+            starting.send_signal(signal.SIGINT)
+            assert until(said, "ending") and starting.poll() is None
+            starting.send_signal(signal.SIGINT)
+            assert starting.wait(5) == 130
+        finally:
+            starting.kill()
+            starting.communicate()
+
+
+def until(lines, word):
+    """The first line that begins with a word."""
+    return next(line for line in lines if line.startswith(word))

@@ -17,6 +17,7 @@ mod screen;
 mod service;
 mod shapes;
 mod size;
+mod starting;
 mod table;
 
 use arguments::Command;

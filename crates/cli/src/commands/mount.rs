@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::starting::Starting;
 use hinterland_fuse::{MountOptions, PoolSource, ReadPreference, Unmounted};
 use hinterland_os::poll::SignalWatch;
 use serde_json::json;
@@ -44,8 +45,12 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let signals = SignalWatch::new()?;
     // One for each file that programs have open. Where it cannot be raised, fewer of them are opened.
     let _ = hinterland_os::limits::raise_open_files();
+    let starting = Starting::begin()?;
+    // It says so while the node is silent, which the source does not.
+    drop(context.pool()?);
     let source =
         Arc::new(PoolSource::with_preference(&context.socket(), ReadPreference::from_environment())?);
+    drop(starting);
     let options = MountOptions {
         allow_other: arguments.allow_other,
         workers: usize::from(arguments.workers),

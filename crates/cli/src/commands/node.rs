@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::service;
 use crate::size::{Size, SizeError};
+use crate::starting::Starting;
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
     KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice, trouble_of_address,
@@ -351,6 +352,9 @@ fn switch_off(without: &[Switch], options: &mut NodeOptions) {
     }
 }
 
+/// What is said of ctrl-C while a node starts: who waits for it to end in order has its memory given back.
+const INTERRUPTED: &str = "ending, as soon as the start has come to an end; ctrl-C again ends it at once";
+
 /// How long a node that ends is asked what it holds.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
@@ -363,7 +367,16 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
     let signals = SignalWatch::new()?;
     let socket = options.socket.clone();
     let chosen = options.clone();
+    let starting = Starting::begin_in_order(context.output, INTERRUPTED)?;
+    let join = options.join.clone();
+    let notice =
+        join.map(|address| context.notice(format!("the node at {address}, which is to host the directory")));
     let node = Node::start(options).map_err(|error: NodeError| Failure::of(&error))?;
+    drop(notice);
+    if starting.finish() {
+        node.stop();
+        return Ok(ExitCode::SUCCESS);
+    }
     node.messages.iter().for_each(|message| context.output.say(message));
     // Asked over its own socket: ready is who answers.
     let status = context.pool()?.status()?;

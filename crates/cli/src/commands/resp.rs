@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::input;
 use crate::service;
 use crate::size::Size;
+use crate::starting::Starting;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
 use hinterland_os::notice::Notice;
 use hinterland_os::poll::{SignalWatch, wait_readable};
@@ -72,6 +73,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         }
     };
     let output = context.output;
+    let starting = Starting::begin()?;
     let notice = Notice::begin(NOTICE, move || {
         output.say("waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB");
     });
@@ -86,6 +88,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         buffers_bytes: usize::try_from(arguments.buffers.bytes).unwrap_or(usize::MAX),
     })?;
     drop(notice);
+    drop(starting);
     let addresses: Vec<String> = server.addresses().iter().map(Listen::to_string).collect();
     if context.output.json {
         let value = json!({ "ready": true, "listen": addresses, "namespace": arguments.namespace, "threads": threads });

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::run::back_end::{BackEnd, back_end};
 use crate::run::far::{open_back_ends, unit};
 use crate::size::{Size, human};
+use crate::starting::Starting;
 use hinterland_farblock::{
     Address, BLOCK_BYTES, Blocks, DEVICE_BYTES_MAX, Server, ServerError, ServerOptions, ServerReport, Shape,
 };
@@ -113,7 +114,9 @@ fn serve_device(serve: &Serve, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
     let refused = swap_area::become_server();
     let unit_bytes = serve.unit.map_or(UNIT_BYTES, |unit| unit.bytes);
+    let starting = Starting::begin()?;
     let stores = open_back_ends(&serve.far, serve.copies, unit_bytes, &context.socket())?;
+    drop(starting);
     let shape = Shape { bytes, unit_bytes: unit_bytes as usize, keeps_recent: !serve.no_recent };
     let device = Arc::new(Blocks::new(stores, shape));
     let listen = if serve.listen.is_empty() { vec![default_address()] } else { serve.listen.clone() };

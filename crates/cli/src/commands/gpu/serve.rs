@@ -6,6 +6,7 @@ use crate::run::gpu::node_address;
 use crate::run::temporary::TemporaryFolder;
 use crate::service;
 use crate::size::Size;
+use crate::starting::Starting;
 use hinterland_channel::Address;
 use hinterland_gpunode::daemon::{Daemon, DaemonError, DaemonOptions};
 use hinterland_gpunode::spec::DeviceSpec;
@@ -108,7 +109,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 /// The socket of a pool's node, which answers; the path stays the same in whatever folder.
 fn reachable_pool(socket: &Path) -> Result<PathBuf, Failure> {
     let socket = std::path::absolute(socket).map_err(|error| Failure::file("finding", socket, &error))?;
+    let starting = Starting::begin()?;
     Pool::connect(Some(&socket))?;
+    drop(starting);
     Ok(socket)
 }
 

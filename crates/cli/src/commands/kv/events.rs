@@ -30,7 +30,7 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`] if the node goes.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let signals = SignalWatch::new()?;
+    end_when_interrupted()?;
     let cache = super::open(&arguments.namespace, context)?;
     let mut after = arguments.after;
     loop {
@@ -44,10 +44,25 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         }
         let is_all = some.next == after || (some.events.is_empty() && arguments.once);
         after = some.next;
-        if is_all && (arguments.once || wait_readable(&signals, Some(PAUSE))?) {
+        if is_all && arguments.once {
             return Ok(ExitCode::SUCCESS);
         }
+        if is_all {
+            std::thread::sleep(PAUSE);
+        }
     }
+}
+
+/// Ends the command by a signal, whatever it waits for: a node may be silent, and there is nothing to put back.
+fn end_when_interrupted() -> Result<(), Failure> {
+    let signals = SignalWatch::new()?;
+    let wait = move || {
+        // A wait that fails ends as a signal would: the command could not be ended otherwise.
+        let _ = wait_readable(&signals, None);
+        std::process::exit(0);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))
 }
 
 fn value(event: &KvEvent) -> Value {
