@@ -162,3 +162,20 @@ def test_a_directory_that_hangs_holds_up_neither_top_nor_status(pair, watch):
         os.kill(d.process.pid, signal.SIGCONT)
     watcher.picture(lambda picture: members(picture) == 2)
     watcher.end()
+
+
+def test_locks_of_a_name_that_is_not_there_are_no_answer(start_node):
+    a = start_node("a", options=ROOM)
+    a.run("region", "create", "counters", "4M")
+    assert "nobody holds a lock" in a.run("locks", "counters").stderr
+    for options in ([], ["--json"]):
+        outcome = a.run("locks", "counter", *options, check=False)
+        assert outcome.returncode == 1 and outcome.stdout == "" and "there is no object counter" in outcome.stderr, outcome
+
+
+def test_who_keeps_locks_and_does_not_answer_is_not_taken_for_nobody(pair):
+    a, d = pair
+    assert "nobody holds a lock" in d.run("locks").stderr
+    a.kill()
+    said = d.run("locks").stderr
+    assert f"locks kept by a ({a.address}) are not shown: " in said and "nobody holds a lock" not in said, said

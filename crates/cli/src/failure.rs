@@ -60,7 +60,7 @@ impl Failure {
     /// Reading or writing a file failed.
     pub fn file(doing: &str, path: &std::path::Path, error: &io::Error) -> Self {
         let hint = match error.kind() {
-            io::ErrorKind::NotFound => "check the path",
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "check the path",
             io::ErrorKind::PermissionDenied => "check who owns it, or run as that user",
             io::ErrorKind::StorageFull => "make room on that disk",
             io::ErrorKind::IsADirectory => "name a file",

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_proto::control::{LockInfo, LockMode, LockPerson, LockTable, MemberInfo};
-use hinterland_types::NodeId;
+use hinterland_types::{NodeId, ObjectName};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -16,24 +16,33 @@ A program's lock is free when it ends, a guard's also a lease after the program 
 lease after it was last heard of (LEASE). FENCE grows with every writer; what comes under a lower one is refused.")]
 pub struct Arguments {
     /// Only locks of the region or object with this name
-    name: Option<String>,
+    name: Option<ObjectName>,
 }
 
 /// Lists holders and waiters by address: a table, or JSON.
 ///
 /// # Errors
-/// [`Failure`], also if a member could not be asked and nothing else was found.
+/// [`Failure`], also if there is no object with the name. A member that could not be asked is told.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let pool = context.pool_to_look()?;
     let (mut table, members) = (pool.locks()?, pool.members()?);
     if let Some(name) = &arguments.name {
-        table.locks.retain(|lock| lock.object.as_ref().is_some_and(|(object, _)| object.as_str() == name));
+        table.locks.retain(|lock| lock.object.as_ref().is_some_and(|(object, _)| object == name));
+        // Of a name that is mistyped nobody holds a lock either.
+        if table.locks.is_empty() {
+            pool.stat(name)?;
+        }
     }
     for (node, why) in &table.silent {
         context.output.say(format!("locks kept by {} are not shown: {why}", host(*node, &members)));
     }
     if table.locks.is_empty() && !context.output.json {
-        context.output.say("nobody holds a lock");
+        let is_all = table.silent.is_empty();
+        context.output.say(if is_all {
+            "nobody holds a lock"
+        } else {
+            "nobody is known to hold another lock"
+        });
         return Ok(ExitCode::SUCCESS);
     }
     context.output.either(&value(&table, &members), || text(&table, &members))?;
