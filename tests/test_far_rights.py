@@ -140,6 +140,8 @@ def test_a_run_without_the_right_is_refused_before_the_program_starts(binary, li
         pytest.skip("no other user may run what was built here")
     assert ended.returncode == 1 and ended.stdout == "", ended.stderr
     assert "CAP_SYS_PTRACE" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+    # In words of people who run programs, not of the kernel's interface.
+    assert "error: far memory: this user may not follow the forks of programs\n" in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize("words,exit_code,said", [

@@ -84,9 +84,13 @@ pub fn check_rights() -> Result<(), FarError> {
         }));
     }
     let faults = Userfault::open(Features::FAR_MEMORY).map_err(|error| match error.errno() {
-        Some(EPERM) => error.with_hint(
-            "run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd; in a container, start it with `--cap-add SYS_PTRACE`",
-        ),
+        // What the kernel refused is a request of ours with a number, which tells nobody anything.
+        Some(EPERM) => OsError::Refused {
+            operation: "far memory",
+            reason: "this user may not follow the forks of programs".to_owned(),
+            hint: "run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd; in a container, start it with `--cap-add SYS_PTRACE`"
+                .into(),
+        },
         _ => error,
     })?;
     if faults.scope() == Scope::Full {
