@@ -321,3 +321,24 @@ def test_the_guide_works_as_it_is_written(ground):
         assert (ground.folder / f"cluster/{name}.sbatch").exists()
     assert done.stdout.count("done") == 3, done.stdout
     assert shutil.which("python3", path=path)
+
+
+def test_a_batch_that_is_interrupted_tells_of_the_jobs_that_are_done(ground):
+    kept = ground.folder / "kept"
+    os.mkfifo(kept)
+    ground.write([
+        {"name": "first", "program": [sys.executable, "fill.py", "60"], "memory": "80M", "local": "64M"},
+        {"name": "second", "program": [sys.executable, "fill.py", "60", str(kept)], "memory": "80M", "local": "64M"},
+    ], memory="220M", instances=1, jobs_each=1)
+    batch = subprocess.Popen([ground.binary, "batch", "jobs.toml", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **ground.settings())
+    try:
+        for line in batch.stderr:
+            if line.startswith("second starts"):
+                break
+        batch.send_signal(signal.SIGINT)
+        output, words = batch.communicate(timeout=SECONDS_MAX)
+    finally:
+        batch.kill()
+        batch.wait()
+    assert batch.returncode == 1 and "interrupted: 1 jobs had ended" in words, words
+    assert [(job["name"], job["outcome"]) for job in json.loads(output)["jobs"]] == [("first", "done")]

@@ -93,9 +93,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     }
     far::check_awake(arguments.awake)?;
     let (logs, awake) = (arguments.logs.as_deref(), arguments.awake);
-    let ended = running::run(&plan, &batch.host, dispatcher, running::Setup { logs, awake }, context)?;
+    let setup = running::Setup { logs, awake };
+    let (ended, interrupted) = running::run(&plan, &batch.host, dispatcher, setup, context)?;
     let values: Vec<Value> = ended.iter().map(running::Ended::value).collect();
     context.output.either(&json!({ "jobs": values }), || running::table(&ended))?;
+    // Behind what was done until then, which says which jobs need not be run again.
+    if let Some(failure) = interrupted {
+        return Err(failure);
+    }
     Ok(if ended.iter().all(running::Ended::is_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

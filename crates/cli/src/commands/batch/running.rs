@@ -78,17 +78,17 @@ struct Runner<'a> {
     begun: Instant,
 }
 
-/// Runs all jobs. What runs is ended when this process is asked to end.
+/// Runs all jobs; those that have ended, and why the others have not. What runs is ended when this process is asked to end.
 ///
 /// # Errors
-/// [`Failure`] without signals or the library, and when it was interrupted.
+/// [`Failure`] without signals or the library.
 pub fn run(
     plan: &[(&Job, Setting)],
     host: &Host,
     dispatcher: Dispatcher,
     setup: Setup<'_>,
     context: &Context,
-) -> Result<Vec<Ended>, Failure> {
+) -> Result<(Vec<Ended>, Option<Failure>), Failure> {
     let signals = SignalWatch::new()?;
     preload::find()?;
     if let Some(folder) = setup.logs {
@@ -114,10 +114,11 @@ pub fn run(
         }
         if !running.is_empty() && wait_readable(&signals, Some(LOOK_INTERVAL))? {
             end_all(running);
-            return Err(Failure::new(
+            let interrupted = Failure::new(
                 format!("interrupted: {} jobs had ended, the others were ended", ended.len()),
                 "run it again, without the jobs that are done",
-            ));
+            );
+            return Ok((ended, Some(interrupted)));
         }
         let mut left = Vec::with_capacity(running.len());
         for mut one in running {
@@ -129,7 +130,7 @@ pub fn run(
         }
         running = left;
     }
-    Ok(ended)
+    Ok((ended, None))
 }
 
 fn end_all(mut running: Vec<Running>) {
