@@ -4,7 +4,7 @@ use crate::adopted::Adopted;
 use crate::directory_link::DirectoryLink;
 use crate::fault_point;
 use crate::holdings::{Holding, Holdings};
-use crate::names::KnownNames;
+use crate::known_names::KnownNames;
 use crate::options::NodeOptions;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};

@@ -9,12 +9,12 @@ use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::heat_copies::{Fetches, HeatCopies};
 use crate::holdings::{HoldingError, Holdings};
+use crate::known_names;
 use crate::kv::{KvDisk, KvElsewhere, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Adoption, BEATS_PER_LEASE, Incarnation, Membership};
-use crate::names;
 use crate::options::{BackingChoice, NodeOptions, machine_bytes};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
@@ -837,7 +837,7 @@ fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
             let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
             let (stopping, _) = bell
                 .changed
-                .wait_timeout_while(stopping, names::PAUSE, |stopping| !*stopping)
+                .wait_timeout_while(stopping, known_names::PAUSE, |stopping| !*stopping)
                 .unwrap_or_else(PoisonError::into_inner);
             let is_last = *stopping;
             drop(stopping);
