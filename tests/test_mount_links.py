@@ -13,7 +13,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from faults import wait_until
+from faults import members_up, wait_until
+from test_belonging import start_adopting
 from test_files import run
 from test_mount_writing import Mount, code_of, content, names, pytestmark  # noqa: F401
 
@@ -232,6 +233,47 @@ def test_bytes_make_no_link(mount, node, folder):
             assert not (mounted / name).is_symlink() and (mounted / name).read_bytes() == raw
         assert kinds(mounted.folder) == {"copy": "file", "link": "link", "put": "file"}
     again.stop()
+
+
+def test_links_that_nodes_bring_into_another_pool_are_links_there(start_node, folder):
+    """The directory is lost with its whole state, and once more."""
+    a = start_node("a", options=["--capacity", "0"])
+    b = start_node("b", join=a.address, options=["--capacity", "64M"])
+    c = start_node("c", join=a.address, options=["--capacity", "64M"])
+    wait_until(lambda: members_up(a) == [True, True, True], why=a.words)
+    mounted = Mount(b, folder, "first")
+    (mounted / "file").write_bytes(b"bytes")
+    os.symlink("file", mounted / "first")
+    mounted.stop()
+    raw = content(b, "first")
+    links, files, folders = ["first"], ["file"], {}
+    for pool in ("second", "third"):
+        for node in (b, c, a):
+            node.stop()
+        shutil.rmtree(a.state)
+        a.start()
+        # Mounted before the links come: it hears of the pool that they are from when it sees them.
+        early = Mount(a, folder, f"early-{pool}")
+        start_adopting(b)
+        start_adopting(c)
+        mounted = Mount(b, folder, pool)
+        for shown in (early, mounted):
+            assert kinds(shown.folder) == {**dict.fromkeys(links, "link"), **dict.fromkeys(files, "file"), **folders}
+            assert [os.readlink(shown / link) for link in links] == ["file"] * len(links)
+            assert (shown / "first").read_bytes() == b"bytes"
+        os.symlink("file", mounted / pool)
+        # The bytes of a link are one in its own object only, also of one that came from another pool.
+        (mounted / f"copy-{pool}").write_bytes(raw)
+        (mounted / "far").mkdir(exist_ok=True)
+        os.setxattr(mounted / "far", "user.hinterland.rack", b"c")
+        (mounted / f"far/{pool}").write_bytes(b"far")
+        assert not (mounted / f"copy-{pool}").is_symlink()
+        links, files, folders = [*links, pool], [*files, f"copy-{pool}"], {"far": "folder"}
+        # A node that had none of the links may be the one that brings them into the next pool: it keeps known of which they are.
+        names_of_c = c.state / "names"
+        wait_until(lambda n=names_of_c: n.exists() and "pool " in n.read_text(), why=c.words)
+        early.stop()
+        mounted.stop()
 
 
 def test_a_link_whose_home_is_away_can_be_removed(two_racks, folder):

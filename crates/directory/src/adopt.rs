@@ -8,7 +8,7 @@ use crate::error::DirectoryError;
 use crate::extent::{FreePages, pages_for};
 use crate::record::{Home, OBJECT_FIRST, ObjectRecord, Stage};
 use crate::reply::{NotAdopted, Reply};
-use crate::{ContentDigest, FOUND_MAX, Found, HOMES_MAX, Held};
+use crate::{ContentDigest, FOUND_MAX, FormerPool, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{DRAFTS_FOLDER, Epoch, NodeId, ObjectId, ObjectName};
 use std::cmp::Reverse;
@@ -70,6 +70,7 @@ impl Draft<'_> {
         node: NodeId,
         incarnation: u64,
         found: &[Found],
+        former: &[FormerPool],
     ) -> Result<Reply, DirectoryError> {
         self.serving(node, incarnation)?;
         if found.len() > FOUND_MAX {
@@ -79,6 +80,7 @@ impl Draft<'_> {
             node,
             found.iter().flat_map(|found| [found.epoch, found.as_of].map(|epoch| (found.object, epoch))),
         )?;
+        self.remember_pools(node, former)?;
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
         let mut room = Room { free: self.state.free.clone(), names: BTreeMap::new(), moved: BTreeMap::new() };
         for found in found {

@@ -1,5 +1,6 @@
 //! What can be asked of the directory.
 
+use crate::FormerPool;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -407,6 +408,8 @@ pub enum Command {
         incarnation: u64,
         /// The copies; those that are recorded already are passed over.
         found: Vec<Found>,
+        /// The pools that they were in before, if that was not this one alone.
+        former: Vec<FormerPool>,
     },
     /// Names of sealed objects that a member holds. Answer: [`Reply::HeldNames`](crate::Reply::HeldNames).
     HeldNames {
@@ -417,4 +420,6 @@ pub enum Command {
         /// All names, behind this object; `None` in the first question.
         after: Option<ObjectId>,
     },
+    /// The pools that objects of this one were in before. Answer: [`Reply::FormerPools`](crate::Reply::FormerPools).
+    FormerPools,
 }

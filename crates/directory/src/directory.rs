@@ -266,7 +266,9 @@ impl Draft<'_> {
             Command::NodeObjects { node, incarnation, after, objects, more } => {
                 self.node_objects(*node, *incarnation, *after, objects, *more)
             }
-            Command::Adopt { node, incarnation, found } => self.adopt(*node, *incarnation, found),
+            Command::Adopt { node, incarnation, found, former } => {
+                self.adopt(*node, *incarnation, found, former)
+            }
             Command::Leave { node, incarnation, departure } => self.leave(*node, *incarnation, *departure),
             Command::Reserve { name, size, copies, placement, writer } => {
                 self.reserve(name, *size, *copies, placement, *writer)
@@ -313,6 +315,7 @@ impl Draft<'_> {
             Command::PageHomes { object, after } => self.list_homes(*object, *after),
             Command::Members => Ok(self.list_members()),
             Command::HeldNames { node, as_of, after } => self.held_names(*node, *as_of, *after),
+            Command::FormerPools => Ok(self.list_former_pools()),
             Command::Tick => Ok(Reply::Ticked { down }),
             Command::Rename { from, to, object, target } => self.rename(from, to, *object, *target),
             Command::RenameFolder { from, to, object } => self.rename_folder(from, to, *object),

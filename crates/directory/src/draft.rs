@@ -2,6 +2,7 @@
 
 use crate::directory::{Lease, Settings};
 use crate::error::DirectoryError;
+use crate::former::FormerPools;
 use crate::names::Renamed;
 use crate::record::{
     Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
@@ -21,6 +22,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) renamed: &'a Renamed,
     meta: MetaRecord,
     doubted: Option<Doubted>,
+    former: Option<FormerPools>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
     objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
     regions: BTreeMap<ObjectId, Option<RegionRecord>>,
@@ -46,6 +48,7 @@ impl<'a> Draft<'a> {
             renamed,
             meta: state.meta,
             doubted: state.doubted,
+            former: None,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -204,6 +207,15 @@ impl<'a> Draft<'a> {
         object.0 >= self.meta.next_object || epoch.0 >= self.meta.next_epoch
     }
 
+    /// Pools that objects were in before.
+    pub(crate) fn former(&self) -> &FormerPools {
+        self.former.as_ref().unwrap_or(&self.state.former)
+    }
+
+    pub(crate) fn set_former(&mut self, former: FormerPools) {
+        self.former = Some(former);
+    }
+
     pub(crate) const fn doubted(&self) -> Option<Doubted> {
         self.doubted
     }
@@ -307,6 +319,8 @@ impl<'a> Draft<'a> {
         if self.doubted != self.state.doubted {
             gone.extend(self.doubted.map(Change::Doubted));
         }
+        let former = self.former.take().filter(|former| *former != self.state.former);
+        gone.extend(former.map(Change::Former));
         if self.meta != self.state.meta || (!gone.is_empty() && !self.state.stored) {
             gone.push(Change::Meta(self.meta));
         }

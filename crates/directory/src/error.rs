@@ -1,6 +1,6 @@
 //! Why the directory refuses a command, and why it refuses to start.
 
-use crate::{HOMES_MAX, ObjectState, RENAMES_MAX, Table};
+use crate::{FORMER_POOLS_MAX, HOMES_MAX, ObjectState, RENAMES_MAX, Table};
 use hinterland_types::limits::{COPIES_MAX, NODES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
@@ -392,6 +392,14 @@ pub enum DirectoryError {
         object: ObjectId,
         /// Its epoch there.
         epoch: Epoch,
+    },
+    /// Objects of more pools than are remembered.
+    #[error(
+        "these objects were in {pools} pools before, and {FORMER_POOLS_MAX} are remembered (hint: start with an empty --state and copy what is needed)"
+    )]
+    TooManyFormerPools {
+        /// How many.
+        pools: u64,
     },
     /// The number of a life that would leave none for later ones.
     #[error(

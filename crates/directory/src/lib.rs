@@ -38,6 +38,7 @@ mod directory;
 mod draft;
 mod error;
 mod extent;
+mod former;
 mod heat;
 mod lifecycle;
 pub mod locks;
@@ -59,6 +60,7 @@ pub use command::{Command, ContentDigest, Departure, Found, Held, OnTarget, Plac
 pub use directory::{Directory, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
+pub use former::FormerPool;
 pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes, spread};
 pub use reign::{Batch, Ended, Judged, Reign, Standing, believed_until};
 pub use rename::RENAMES_MAX;
@@ -81,6 +83,8 @@ pub const HEAT_LIST_MAX: usize = LIST_MAX as usize;
 pub const HELD_MAX: usize = 16 << 10;
 /// Most objects in one [`Command::Adopt`]: that many names of the greatest length fit in a control message.
 pub const FOUND_MAX: usize = 512;
+/// Most pools of before that are remembered: each is a directory that was lost with all its copies.
+pub const FORMER_POOLS_MAX: usize = 64;
 /// Most pages of one [`Command::PageHomes`] answer: three numbers of at most ten bytes each fit in a control message.
 pub const PAGES_MAX: usize = 16 << 10;
 /// Most entries of one [`Command::RepairList`] answer: copying that many objects takes longer than asking again.

@@ -83,7 +83,8 @@ impl Draft<'_> {
         let all = renamed.is_none();
         let claims = || self.state.claims.values().copied();
         let claimed = all.then(|| claims().min().zip(claims().max())).flatten();
-        Ok(Reply::HeldNames { as_of, names, unsettled, more, all, claimed })
+        let former = self.former_pools();
+        Ok(Reply::HeldNames { as_of, names, unsettled, more, all, claimed, former })
     }
 
     /// As many names of objects that a node holds as an answer has room for, and whether there are more behind them.

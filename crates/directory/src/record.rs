@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
 //! | `meta` | the seven bytes `doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
+//! | `meta` | the six bytes `former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
@@ -22,6 +23,7 @@
 //! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is. Up to format 2
 //! the byte of a home was only 0 or 1: such a store is read as it is too, and an older release refuses one that may have others.
 
+use crate::former::FormerPools;
 use crate::{ContentDigest, PageRun, Reply, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
@@ -37,11 +39,13 @@ pub(crate) const OBJECT_FIRST: u64 = 16;
 pub(crate) const META_KEY: &[u8] = b"meta";
 /// Key of [`Doubted`] in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_KEY: &[u8] = b"doubted";
+/// Key of the pools of before in [`Table::Meta`]; most stores have none.
+pub(crate) const FORMER_KEY: &[u8] = b"former";
 
 /// A table of the store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Table {
-    /// Format and counters, and the numbers in doubt: a record each.
+    /// Format and counters, the numbers in doubt, and the pools of before: a record each.
     Meta,
     /// Node to member.
     Members,
@@ -381,6 +385,7 @@ impl Doubted {
 pub(crate) enum Change {
     Meta(MetaRecord),
     Doubted(Doubted),
+    Former(FormerPools),
     Member(NodeId, Option<MemberRecord>),
     Object(ObjectId, Option<ObjectRecord>),
     Name(ObjectName, Option<ObjectId>),
@@ -397,6 +402,7 @@ impl Change {
         let (table, key, value) = match self {
             Self::Meta(meta) => (Table::Meta, META_KEY.to_vec(), Some(encode(meta))),
             Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(encode(doubted))),
+            Self::Former(former) => (Table::Meta, FORMER_KEY.to_vec(), Some(encode(former))),
             Self::Member(node, member) => {
                 (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(encode))
             }

@@ -1,7 +1,10 @@
 //! Rebuilds the state from the records of the store, and refuses records that contradict each other.
 
 use crate::error::{Contradiction, RecoverError};
-use crate::record::{DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, META_KEY, MetaRecord, Record, Table};
+use crate::former::FormerPools;
+use crate::record::{
+    DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY, MetaRecord, Record, Table,
+};
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
@@ -17,6 +20,7 @@ use crate::record::{
 struct Tables {
     meta: Option<MetaRecord>,
     doubted: Option<Doubted>,
+    former: FormerPools,
     members: BTreeMap<NodeId, MemberRecord>,
     objects: BTreeMap<ObjectId, ObjectRecord>,
     names: BTreeMap<ObjectName, ObjectId>,
@@ -43,6 +47,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
         Some(meta) => state.meta = meta,
     }
     state.doubted = tables.doubted;
+    state.former = tables.former;
     // A meta record of an older format is written anew with the first change.
     state.stored = state.meta.format == FORMAT;
     state.meta.format = FORMAT;
@@ -67,6 +72,7 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
     match record.table {
         Table::Meta if record.key == DOUBTED_KEY => tables.doubted = Some(value(record)?),
+        Table::Meta if record.key == FORMER_KEY => tables.former = value(record)?,
         Table::Meta => {
             if record.key != META_KEY {
                 return Err(unreadable());

@@ -1,6 +1,6 @@
 //! What the directory answers.
 
-use crate::{ContentDigest, MemberState, PageRun};
+use crate::{ContentDigest, FormerPool, MemberState, PageRun};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
@@ -309,5 +309,9 @@ pub enum Reply {
         all: bool,
         /// With all names, the earliest and the latest epoch as of which names were known of objects that were found.
         claimed: Option<(Epoch, Epoch)>,
+        /// The pools that objects were in before, so that they outlive the directory, too.
+        former: Vec<FormerPool>,
     },
+    /// The pools that objects were in before, ascending by number.
+    FormerPools(Vec<FormerPool>),
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
+use crate::former::FormerPools;
 use crate::record::{
     AnswerRecord, Change, Doubted, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
     PageRecord, RegionRecord, Stage,
@@ -11,12 +12,14 @@ use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
+/// Every field but `meta`, `doubted`, `former`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
     /// Numbers that an earlier, newer store gave.
     pub(crate) doubted: Option<Doubted>,
+    /// Pools that objects were in before.
+    pub(crate) former: FormerPools,
     /// Whether the meta record stands in the store.
     pub(crate) stored: bool,
     pub(crate) members: BTreeMap<NodeId, MemberRecord>,
@@ -51,6 +54,7 @@ impl State {
         Self {
             meta: MetaRecord::default(),
             doubted: None,
+            former: FormerPools::new(),
             stored: false,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
@@ -134,6 +138,7 @@ impl State {
                     self.stored = true;
                 }
                 Change::Doubted(doubted) => self.doubted = Some(doubted),
+                Change::Former(former) => self.former = former,
                 Change::Member(node, Some(member)) => {
                     self.members.insert(node, member);
                 }

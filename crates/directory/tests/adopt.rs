@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Directory, DirectoryError, Found, Held, NotAdopted, Placement, Record, Reply,
-    Settings, Writer,
+    Command, ContentDigest, Directory, DirectoryError, FORMER_POOLS_MAX, FormerPool, Found, Held, NotAdopted,
+    Placement, Record, Reply, Settings, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ impl World {
             return Come::Up;
         }
         let Reply::Adopted { refused, .. } =
-            self.ask(&Command::Adopt { node, incarnation, found: newer }).unwrap()
+            self.ask(&Command::Adopt { node, incarnation, found: newer, former: Vec::new() }).unwrap()
         else {
             panic!("not adopted")
         };
@@ -252,6 +252,7 @@ fn of_two_that_one_node_has_of_one_name_the_last_that_was_put_has_it() {
         node: NodeId(1),
         incarnation: world.incarnation,
         found: vec![found(1007), found(1009)],
+        former: Vec::new(),
     };
     let answer = world.ask(&command).unwrap();
     let Reply::Adopted { taken, refused } = answer else { panic!("{answer:?}") };
@@ -296,7 +297,7 @@ fn numbers_that_no_directory_has_given_are_refused_and_use_up_nothing() {
     for (object, epoch) in numbers {
         let found = Found { object: ObjectId(object), epoch: Epoch(epoch), ..good.clone() };
         let refused = DirectoryError::BadNumber { node, object: found.object, epoch: found.epoch };
-        let command = Command::Adopt { node, incarnation, found: vec![found.clone()] };
+        let command = Command::Adopt { node, incarnation, found: vec![found.clone()], former: Vec::new() };
         assert_eq!(world.ask(&command), Err(refused.clone()), "{object} {epoch}");
         if object > 0 {
             let (after, objects) = (ObjectId(0), vec![held(&found)]);
@@ -307,11 +308,33 @@ fn numbers_that_no_directory_has_given_are_refused_and_use_up_nothing() {
     // The largest that is believed leaves more numbers than anybody can use.
     let last = Found { object: ObjectId((1 << 61) - 1), epoch: Epoch((1 << 61) - 1), ..good };
     let Ok(Reply::Adopted { taken, .. }) =
-        world.ask(&Command::Adopt { node, incarnation, found: vec![last] })
+        world.ask(&Command::Adopt { node, incarnation, found: vec![last], former: Vec::new() })
     else {
         panic!("not adopted")
     };
     assert_eq!(taken.len(), 1);
     world.put(&name(2), 2);
     world.put(&name(3), 1);
+}
+
+#[test]
+fn the_pools_that_objects_were_in_before_are_remembered_with_the_last_object_of_each() {
+    let mut world = World::new();
+    let incarnation = world.incarnation;
+    let former = |pool, last| FormerPool { pool, last: ObjectId(last) };
+    let adopt = |node, former| Command::Adopt { node: NodeId(node), incarnation, found: Vec::new(), former };
+    assert_eq!(world.ask(&Command::FormerPools), Ok(Reply::FormerPools(Vec::new())));
+    world.ask(&adopt(1, vec![former(7, 40), former(u128::MAX, 90)])).unwrap();
+    world.ask(&adopt(2, vec![former(7, 60)])).unwrap();
+    world.ask(&adopt(3, vec![former(7, 50)])).unwrap();
+    let all = vec![former(7, 60), former(u128::MAX, 90)];
+    assert_eq!(world.ask(&Command::FormerPools), Ok(Reply::FormerPools(all.clone())));
+    // Nodes keep them beside the bytes, so that they outlive this directory, too.
+    let asked = Command::HeldNames { node: NodeId(2), as_of: Epoch(0), after: None };
+    let answer = world.ask(&asked).unwrap();
+    assert!(matches!(&answer, Reply::HeldNames { former, .. } if *former == all), "{answer:?}");
+    let many = (0..FORMER_POOLS_MAX as u128).map(|pool| former(1000 + pool, 16)).collect();
+    assert!(matches!(world.ask(&adopt(1, many)), Err(DirectoryError::TooManyFormerPools { .. })));
+    assert!(matches!(world.ask(&adopt(1, vec![former(8, 1 << 61)])), Err(DirectoryError::BadNumber { .. })));
+    assert_eq!(world.ask(&Command::FormerPools), Ok(Reply::FormerPools(all)));
 }

@@ -44,7 +44,9 @@ fn found(number: u64, called: &str, as_of: u64) -> Found {
 }
 
 fn adopt(directory: &mut Directory, node: u64, found: Vec<Found>) -> BTreeMap<u64, String> {
-    let answer = ask(directory, &Command::Adopt { node: NodeId(node), incarnation: 1, found }).unwrap();
+    let answer =
+        ask(directory, &Command::Adopt { node: NodeId(node), incarnation: 1, found, former: Vec::new() })
+            .unwrap();
     let Reply::Adopted { taken, refused } = answer else { panic!("{answer:?}") };
     assert!(refused.is_empty(), "{refused:?}");
     taken.into_iter().map(|(object, name)| (object.0, name.to_string())).collect()
@@ -156,7 +158,7 @@ fn epochs_that_are_given_behind_an_adoption_are_later_than_what_was_known() {
     assert!(held(&mut directory, Epoch(0), None).0 > Epoch(5000));
     let bad = found(1008, "x", 1 << 61);
     let refused = DirectoryError::BadNumber { node: NodeId(1), object: bad.object, epoch: bad.as_of };
-    let command = Command::Adopt { node: NodeId(1), incarnation: 1, found: vec![bad] };
+    let command = Command::Adopt { node: NodeId(1), incarnation: 1, found: vec![bad], former: Vec::new() };
     assert_eq!(ask(&mut directory, &command), Err(refused));
 }
 

@@ -5,7 +5,7 @@ use crate::coming::Coming;
 use crate::draft::Draft;
 use crate::drafts::Drafts;
 use crate::folders::Folders;
-use crate::links::{LINK_BYTES, SilentHomes};
+use crate::links::{FormerPools, LINK_BYTES, SilentHomes};
 use crate::listing::{Child, children, is_folder};
 use crate::mount::Trace;
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
@@ -56,6 +56,7 @@ pub(crate) struct PoolFiles {
     replaced: Replaced,
     pub(crate) coming: Coming,
     pub(crate) silent_homes: SilentHomes,
+    pub(crate) former_pools: FormerPools,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
     open_folders: Mutex<HashMap<u64, OpenFolder>>,
@@ -94,6 +95,7 @@ impl PoolFiles {
             replaced: Replaced::default(),
             coming: Coming::default(),
             silent_homes: SilentHomes::default(),
+            former_pools: FormerPools::default(),
             names: Mutex::default(),
             open_folders: Mutex::default(),
             listing_count: AtomicU64::new(0),

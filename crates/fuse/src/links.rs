@@ -12,7 +12,7 @@ use crate::source::SourceError;
 use crate::tree::{Entry, inode_of};
 use fuser::{Errno, INodeNo};
 use hinterland_proto::PoolId;
-use hinterland_proto::control::ObjectInfo;
+use hinterland_proto::control::{FormerPool, ObjectInfo};
 use hinterland_types::{NodeId, ObjectId};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -166,7 +166,43 @@ impl PoolFiles {
         }
         let mut bytes = vec![0; LINK_BYTES as usize];
         file.read_exact_at(0, &mut bytes)?;
-        Ok(decoded(self.source.pool(), info.object, &bytes).map(Arc::from))
+        Ok(self.target_of(info.object, &bytes)?.map(Arc::from))
+    }
+
+    /// Where an object leads by its bytes. One that was brought here from a pool that is no more has the mark of that one.
+    fn target_of<'bytes>(
+        &self,
+        object: ObjectId,
+        bytes: &'bytes [u8],
+    ) -> Result<Option<&'bytes [u8]>, SourceError> {
+        let found = decoded(self.source.pool(), object, bytes);
+        // What does not say that it is a link is none in any pool.
+        if found.is_some() || !bytes.starts_with(HEADER) {
+            return Ok(found);
+        }
+        if let Some(found) = self.former_pools.target(object, bytes) {
+            return Ok(Some(found));
+        }
+        // Nodes may have brought more since.
+        self.former_pools.learn(self.source.former_pools()?);
+        Ok(self.former_pools.target(object, bytes))
+    }
+}
+
+/// The pools that objects were in before, as far as was heard.
+#[derive(Default)]
+pub(crate) struct FormerPools(Mutex<Vec<FormerPool>>);
+
+impl FormerPools {
+    fn learn(&self, known: Vec<FormerPool>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// Where an object of one of them leads. No object that was made here later is: who knows bytes of links of before could choose them.
+    fn target<'bytes>(&self, object: ObjectId, bytes: &'bytes [u8]) -> Option<&'bytes [u8]> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut candidates = known.iter().filter(|former| object <= former.last);
+        candidates.find_map(|former| decoded(former.pool, object, bytes))
     }
 }
 
@@ -192,6 +228,18 @@ mod tests {
         assert_eq!(decoded(POOL, OBJECT, &bytes), Some(&b"../there"[..]));
         assert_eq!(decoded(PoolId(8), OBJECT, &bytes), None);
         assert_eq!(decoded(POOL, ObjectId(10), &bytes), None);
+    }
+
+    #[test]
+    fn a_link_of_a_pool_of_before_is_one_up_to_the_last_object_that_came_from_there() {
+        let bytes = encoded(POOL, OBJECT, b"../there").unwrap();
+        let pools = FormerPools::default();
+        assert_eq!(pools.target(OBJECT, &bytes), None);
+        let of = |pool, last| FormerPool { pool: PoolId(pool), last: ObjectId(last) };
+        pools.learn(vec![of(5, 100), of(7, 9)]);
+        assert_eq!(pools.target(OBJECT, &bytes), Some(&b"../there"[..]));
+        pools.learn(vec![of(5, 100), of(7, 8)]);
+        assert_eq!(pools.target(OBJECT, &bytes), None);
     }
 
     proptest! {

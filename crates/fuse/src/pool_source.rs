@@ -5,7 +5,7 @@ use crate::silence::{Questions, Watch};
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference, Session};
 use hinterland_proto::PoolId;
-use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
+use hinterland_proto::control::{FormerPool, ObjectInfo, Placement, RenameTarget, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
 use std::cell::Cell;
 use std::fs::File;
@@ -129,6 +129,10 @@ impl PoolSource {
 impl Source for PoolSource {
     fn pool(&self) -> PoolId {
         self.door.pool
+    }
+
+    fn former_pools(&self) -> Result<Vec<FormerPool>, SourceError> {
+        Ok(self.ask(Pool::former_pools)?)
     }
 
     fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {

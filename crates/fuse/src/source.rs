@@ -1,7 +1,7 @@
 //! What the file system needs of a pool: names, bytes and room.
 
 use hinterland_proto::PoolId;
-use hinterland_proto::control::{ObjectInfo, RenameTarget};
+use hinterland_proto::control::{FormerPool, ObjectInfo, RenameTarget};
 use hinterland_types::{ObjectId, ObjectName, RackName};
 use std::fs::File;
 
@@ -96,6 +96,14 @@ pub trait NewObject: Send {
 pub trait Source: Send + Sync + 'static {
     /// Which pool it is.
     fn pool(&self) -> PoolId;
+
+    /// The pools that objects of this one were in before.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the pool cannot tell.
+    fn former_pools(&self) -> Result<Vec<FormerPool>, SourceError> {
+        Ok(Vec::new())
+    }
 
     /// The object of this name, if there is one.
     ///

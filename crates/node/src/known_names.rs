@@ -8,9 +8,9 @@ use crate::directory_link::DirectoryLink;
 use crate::fault_point;
 use crate::holdings::{Holding, HoldingError, Holdings};
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, Reply};
+use hinterland_directory::{Command, FormerPool, Reply};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,10 @@ use std::time::Duration;
 /// How often the directory is asked: what is renamed may come back under its earlier name for as long.
 pub const PAUSE: Duration = Duration::from_secs(2);
 
-/// As of which epoch names are known.
+/// What a line of `STATE/names` begins with that has a pool.
+const POOL: &str = "pool ";
+
+/// As of which epoch names are known, and the pools in which what is held was before.
 #[derive(Debug)]
 pub struct KnownNames {
     path: PathBuf,
@@ -32,6 +35,8 @@ struct Known {
     as_of: Epoch,
     /// Objects of which that is not so: they were being put or removed.
     unsettled: BTreeSet<ObjectId>,
+    /// Pools that are no more, with the last object that came from each.
+    former: BTreeMap<u128, ObjectId>,
 }
 
 /// A part of what the directory says.
@@ -65,6 +70,22 @@ impl KnownNames {
         self.lock().as_of
     }
 
+    /// The pools in which what is held may have been before, as a directory is told.
+    pub fn former(&self) -> Vec<FormerPool> {
+        self.lock().former.iter().map(|(pool, last)| FormerPool { pool: *pool, last: *last }).collect()
+    }
+
+    /// Keeps known that objects up to this one were in a pool that is no more, before they are put into another: nobody else may know it.
+    ///
+    /// # Errors
+    /// [`Refused`] if the disk does not take it.
+    pub fn remember_pool(&self, former: FormerPool) -> Result<(), Refused> {
+        let before = self.lock().clone();
+        let mut known = before.clone();
+        known.add(former);
+        if known == before { Ok(()) } else { self.keep(known) }
+    }
+
     /// The earliest and the latest epoch as of which names are known of objects that were put into a directory again.
     pub fn claimed(node: NodeId, directory: &DirectoryLink) -> Option<(Epoch, Epoch)> {
         // Without an answer there is nothing to say about it.
@@ -92,6 +113,8 @@ impl KnownNames {
         if let Some(refused) = all.then(older).flatten() {
             return Err(refused);
         }
+        // A directory that was put back from an older copy may know fewer.
+        before.former.iter().for_each(|(pool, last)| known.add(FormerPool { pool: *pool, last: *last }));
         loop {
             for (object, name) in &names {
                 match holdings.rename(*object, name) {
@@ -143,8 +166,10 @@ fn ask(
     after: Option<ObjectId>,
 ) -> Result<Told, Refused> {
     match directory.apply_soon(&Command::HeldNames { node, as_of, after })? {
-        Reply::HeldNames { as_of, names, unsettled, more, all, claimed } => {
-            let known = Known { as_of, unsettled: unsettled.into_iter().collect() };
+        Reply::HeldNames { as_of, names, unsettled, more, all, claimed, former } => {
+            let unsettled = unsettled.into_iter().collect();
+            let mut known = Known { as_of, unsettled, former: BTreeMap::new() };
+            former.into_iter().for_each(|former| known.add(former));
             Ok(Told { known, names, more, all, claimed })
         }
         _ => Err(Refused::new(errno::EIO, "the directory did not say the names of what is held here")),
@@ -152,18 +177,32 @@ fn ask(
 }
 
 impl Known {
+    fn add(&mut self, FormerPool { pool, last }: FormerPool) {
+        let known = self.former.entry(pool).or_insert(last);
+        *known = (*known).max(last);
+    }
+
+    /// The epoch, then a line for each object that is not settled, then one for each pool with the last object that came from it.
     fn text(&self) -> String {
         let numbers = std::iter::once(self.as_of.0).chain(self.unsettled.iter().map(|object| object.0));
-        numbers.map(|number| format!("{number}\n")).collect()
+        let pools = self.former.iter().map(|(pool, last)| format!("{POOL}{pool:032x} {}\n", last.0));
+        numbers.map(|number| format!("{number}\n")).chain(pools).collect()
     }
 
     fn parse(text: &str) -> Option<Self> {
         // Without the end of its line a number was cut off.
-        let numbers: Option<Vec<u64>> =
-            text.strip_suffix('\n')?.split('\n').map(|line| line.parse().ok()).collect();
-        let numbers = numbers?;
-        let (as_of, unsettled) = numbers.split_first()?;
-        Some(Self { as_of: Epoch(*as_of), unsettled: unsettled.iter().copied().map(ObjectId).collect() })
+        let mut lines = text.strip_suffix('\n')?.split('\n');
+        let as_of = Epoch(lines.next()?.parse().ok()?);
+        let mut known = Self { as_of, ..Self::default() };
+        for line in lines {
+            if let Some((pool, last)) = line.strip_prefix(POOL).and_then(|pool| pool.split_once(' ')) {
+                let pool = u128::from_str_radix(pool, 16).ok()?;
+                known.add(FormerPool { pool, last: ObjectId(last.parse().ok()?) });
+            } else {
+                known.unsettled.insert(ObjectId(line.parse().ok()?));
+            }
+        }
+        Some(known)
     }
 }
 
@@ -173,12 +212,15 @@ mod tests {
 
     #[test]
     fn what_is_known_is_read_as_it_was_written_and_half_of_it_is_not() {
-        let known = Known { as_of: Epoch(700), unsettled: [ObjectId(17), ObjectId(18)].into() };
-        let none = Known { as_of: Epoch(9), unsettled: BTreeSet::new() };
+        let former = BTreeMap::from([(7, ObjectId(30)), (u128::MAX, ObjectId(40))]);
+        let unsettled = [ObjectId(17), ObjectId(18)].into();
+        let known = Known { as_of: Epoch(700), unsettled, former };
+        let none = Known { as_of: Epoch(9), ..Known::default() };
         for known in [&known, &none] {
             assert_eq!(Known::parse(&known.text()).as_ref(), Some(known));
         }
-        for wrong in ["", "\n", "7", "700\n1", "x\n", "700\n\n", "-1\n"] {
+        let pools = ["pool 7 8\n", "700\npool 7\n", "700\npool x 8\n", "700\npool 7 8", "700\npool 7 x\n"];
+        for wrong in ["", "\n", "7", "700\n1", "x\n", "700\n\n", "-1\n"].into_iter().chain(pools) {
             assert_eq!(Known::parse(wrong), None, "{wrong:?}");
         }
     }

@@ -11,9 +11,11 @@ use crate::refused::{Refused, errno};
 use crate::repair::Repairs;
 use crate::rescue::{rescue, rescued};
 use hinterland_directory::{
-    Command, ContentDigest, Departure, DirectoryError, FOUND_MAX, Found, HELD_MAX, Held, NotAdopted, Reply,
+    Command, ContentDigest, Departure, DirectoryError, FOUND_MAX, FormerPool, Found, HELD_MAX, Held,
+    NotAdopted, Reply,
 };
 use hinterland_os::clock;
+use hinterland_proto::PoolId;
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,15 +74,15 @@ pub enum Adoption {
     Refused,
     /// Those of a time after the directory's store.
     Newer,
-    /// All: they are of another pool.
-    All,
+    /// All: they are of this pool, which is no more.
+    All(PoolId),
 }
 
 impl Adoption {
     /// What a node adopts that has been a member: what it holds by then is of this pool.
     const fn of_a_member(self) -> Self {
         match self {
-            Self::All => Self::Newer,
+            Self::All(_) => Self::Newer,
             usual => usual,
         }
     }
@@ -284,7 +286,7 @@ impl Membership {
             holdings.all().into_iter().partition(|holding| holding.is_writing());
         let mut held: Vec<Held> = there.iter().map(|holding| held(holding)).collect();
         let mut newer = Vec::new();
-        if adoption == Adoption::All {
+        if let Adoption::All(_) = adoption {
             newer.extend(held.drain(..).map(|held| held.object));
         }
         let (mut after, mut told) = (ObjectId(0), 0);
@@ -316,7 +318,7 @@ impl Membership {
                 for half in &halves {
                     self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());
                 }
-                return self.adopt(pace, directory, holdings, &newer);
+                return self.adopt(adoption, pace, directory, holdings, &newer);
             }
             after = held[end - 1].object;
             told = end;
@@ -326,6 +328,7 @@ impl Membership {
     /// Puts objects into the directory again.
     fn adopt(
         &self,
+        adoption: Adoption,
         pace: &mut Pace,
         directory: &DirectoryLink,
         holdings: &Holdings,
@@ -336,12 +339,17 @@ impl Membership {
         if claimed.is_some_and(|(earliest, _)| earliest < self.names.latest()) {
             adopted.others_are_behind();
         }
+        if let (Adoption::All(pool), Some(last)) = (adoption, objects.iter().max()) {
+            self.names.remember_pool(FormerPool { pool: pool.0, last: *last })?;
+        }
+        let former = self.names.former();
         let is_behind =
             |holding: &Holding| claimed.is_some_and(|(_, latest)| self.names.as_of(holding) < latest);
         for part in objects.chunks(FOUND_MAX) {
             let holdings_of = part.iter().filter_map(|object| holdings.find(*object).ok());
             let found = holdings_of.map(|holding| found(&holding, &self.names)).collect();
-            let command = Command::Adopt { node: self.node, incarnation: self.incarnation.get(), found };
+            let (node, incarnation, former) = (self.node, self.incarnation.get(), former.clone());
+            let command = Command::Adopt { node, incarnation, found, former };
             let Reply::Adopted { taken, refused } = directory.apply(&command)? else {
                 return Err(Refused::new(errno::EIO, "the directory did not say what it adopts"));
             };

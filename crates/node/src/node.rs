@@ -723,7 +723,7 @@ fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Resu
     let holds_objects = holdings.all().iter().any(|holding| !holding.is_writing());
     match check_pool(&options.state, options.join.as_deref(), pool, holds_objects) {
         Err(BelongingError::DirectoryLost { .. }) if options.adopt => Ok(usual),
-        Err(BelongingError::Elsewhere { .. }) if options.adopt => Ok(Adoption::All),
+        Err(BelongingError::Elsewhere { own, .. }) if options.adopt => Ok(Adoption::All(own)),
         checked => checked.map(|()| usual),
     }
 }

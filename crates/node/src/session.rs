@@ -369,6 +369,7 @@ impl Session {
             Request::Ping => Reply::Done,
             Request::Status => Reply::Status(Box::new(core.status())),
             Request::Members => Reply::Members(questions::members(core)?),
+            Request::FormerPools => Reply::FormerPools(questions::former_pools(core)?),
             Request::Forget { node, lose } => questions::forget(core, node, lose)?,
             Request::Open { name, rights } => {
                 let info = core.describe(&core.directory.lookup(&name)?);

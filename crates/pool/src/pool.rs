@@ -11,8 +11,8 @@ use crate::{Patience, PoolError, Session};
 use hinterland_fabric::adaptive::{Counts, Way};
 use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
-    AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, Mending, NodeStatus, ObjectInfo,
-    ObjectState, PagesOn, Placement, RenameTarget, Reply, Request,
+    AllocationKind, Copies, FormerPool, HotPage, LockMode, LockTable, MemberInfo, Mending, NodeStatus,
+    ObjectInfo, ObjectState, PagesOn, Placement, RenameTarget, Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
@@ -385,6 +385,17 @@ impl Pool {
         match self.session.call(&Request::Members)? {
             Reply::Members(members) => Ok(members),
             other => Err(unexpected("Members", &other)),
+        }
+    }
+
+    /// The pools that objects of this one were in before: a directory was lost, and nodes have put what they held into this one.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the directory cannot be asked.
+    pub fn former_pools(&self) -> Result<Vec<FormerPool>, PoolError> {
+        match self.session.call(&Request::FormerPools)? {
+            Reply::FormerPools(former) => Ok(former),
+            other => Err(unexpected("FormerPools", &other)),
         }
     }
 

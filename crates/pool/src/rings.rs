@@ -247,6 +247,7 @@ const fn goes_over(request: &Request) -> bool {
         Request::Ping
             | Request::Status
             | Request::Members
+            | Request::FormerPools
             | Request::Open { .. }
             | Request::OpenObject { .. }
             | Request::Stat { .. }
@@ -281,6 +282,7 @@ const fn room(request: &Request) -> usize {
     match request {
         Request::List { .. }
         | Request::Members
+        | Request::FormerPools
         | Request::ListLocks
         | Request::HotPages { .. }
         | Request::PagesAt { .. }

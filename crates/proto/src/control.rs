@@ -20,7 +20,7 @@ pub use kv::{
 pub use locks::{LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable};
 pub use message::{Advice, AllocationKind, Copies, Mapped, Opened, PutStarted, PutTarget, Reply, Request};
 pub use notice::{Notice, NoticeReply, ProbeRange};
-pub use object::{Home, Mending, ObjectInfo, ObjectState, Placement, RenameTarget};
+pub use object::{FormerPool, Home, Mending, ObjectInfo, ObjectState, Placement, RenameTarget};
 pub use pages::{HotPage, PageHeat, PagesOn, PagesOpened};
 pub use peer::{PeerReply, PeerRequest};
 pub use status::{CacheStatus, Counters, DirectoryLeader, MemberInfo, NodeStatus, Problem, SharedDirectory};

@@ -225,7 +225,8 @@ fn a_node_that_saves_what_takes_longer_than_a_lease_keeps_its_lease() {
         fs::File::open(pipe).unwrap()
     });
     let mut pace = Pace::begun(clock::boot_ms(), LEASE_MS);
-    let refused = member.membership.adopt(&mut pace, &member.directory, &member.holdings, &[object]);
+    let refused =
+        member.membership.adopt(Adoption::Newer, &mut pace, &member.directory, &member.holdings, &[object]);
     assert_eq!(refused.unwrap_err().code, errno::EIO, "a pipe is no file");
     reader.join().unwrap();
     assert_eq!(disk.state(node), first);

@@ -3,7 +3,8 @@
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, Departure, Reply as DirectoryReply};
-use hinterland_proto::control::{MemberInfo, ObjectInfo, Reply};
+use hinterland_proto::PoolId;
+use hinterland_proto::control::{FormerPool, MemberInfo, ObjectInfo, Reply};
 use hinterland_types::{NodeId, ObjectName};
 
 /// An object as people see it: with its heat copies told apart.
@@ -63,6 +64,14 @@ pub(super) fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
             used_bytes: member.reserved_bytes,
         })
         .collect())
+}
+
+/// The pools that objects of this one were in before.
+pub(super) fn former_pools(core: &Core) -> Result<Vec<FormerPool>, Refused> {
+    let DirectoryReply::FormerPools(former) = core.directory.apply(&Command::FormerPools)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not say which pools objects were in before"));
+    };
+    Ok(former.iter().map(|former| FormerPool { pool: PoolId(former.pool), last: former.last }).collect())
 }
 
 /// Takes a node that is down out of the pool.

@@ -1,8 +1,8 @@
 //! What a session asks of a node, and the answers.
 
 use super::{
-    Home, HotPage, KvReply, KvRequest, LockMode, LockTable, MemberInfo, Mending, NodeStatus, ObjectInfo,
-    PagesOn, PagesOpened, Placement, RenameTarget,
+    FormerPool, Home, HotPage, KvReply, KvRequest, LockMode, LockTable, MemberInfo, Mending, NodeStatus,
+    ObjectInfo, PagesOn, PagesOpened, Placement, RenameTarget,
 };
 use hinterland_types::{ByteRange, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights};
 use serde::{Deserialize, Serialize};
@@ -458,6 +458,8 @@ pub enum Request {
         /// What becomes of an object that has it.
         target: RenameTarget,
     },
+    /// The pools that objects of this one were in before → `FormerPools`.
+    FormerPools,
 }
 
 impl Request {
@@ -668,4 +670,6 @@ pub enum Reply {
         /// Objects and regions that have no whole copy any more.
         lost: u64,
     },
+    /// See [`Request::FormerPools`].
+    FormerPools(Vec<FormerPool>),
 }

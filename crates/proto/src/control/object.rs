@@ -1,5 +1,6 @@
 //! How an object is described to those who ask for it.
 
+use crate::PoolId;
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,15 @@ pub enum Placement {
     Rack(RackName),
     /// For a region: its pages over all nodes with room.
     Spread,
+}
+
+/// A pool that is no more, and of which objects are in this one: nodes held them, and have put them here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FormerPool {
+    /// Its number.
+    pub pool: PoolId,
+    /// The highest number of an object that came from there.
+    pub last: ObjectId,
 }
 
 /// What becomes of an object whose name another one is to have.
