@@ -126,3 +126,37 @@ def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decid
     adopt_in_order(a, b, c, "b")
     assert names(a) == ["after", "new"]
     is_whole(a, "after", folder, expected)
+
+
+def names_kept(node):
+    """The names in the headers of what a node holds."""
+    headers = [path.read_bytes() for path in (node.state / "objects").glob("*.object")]
+    return sorted(header[80 : 80 + int.from_bytes(header[64:68], "little")].decode() for header in headers)
+
+
+def test_names_of_an_older_directory_that_somebody_has_put_back_are_those_that_nodes_keep(pool, folder, make_file):
+    a, b, c = pool
+    expected = put_here(b, make_file, "before", MEBIBYTE)
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    wait_until(lambda: members_up(a) == [True, True, True], why=a.words)
+    mounted = Mount(b, folder)
+    try:
+        os.rename(mounted / "before", mounted / "after")
+    finally:
+        mounted.stop()
+    put_here(b, make_file, "new", MEBIBYTE)
+    wait_until(lambda: names_kept(b) == ["after", "new"], why=b.words)
+    for node in (b, c, a):
+        node.stop()
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    adopt_in_order(a, b, c, "b")
+    assert names(a) == ["before", "new"]
+    # From here on these are the names, also when this directory is lost.
+    wait_until(lambda: names_kept(b) == ["before", "new"], why=b.words)
+    lose_the_directory(a, b, c)
+    adopt_in_order(a, b, c, "b")
+    assert names(a) == ["before", "new"]
+    is_whole(a, "before", folder, expected)
+

@@ -45,8 +45,14 @@ impl Draft<'_> {
         if self.is_ungiven(held.object, held.epoch) {
             return true;
         }
+        let known = self.object(held.object);
+        let is_recorded =
+            known.and_then(|object| object.home(node)).is_some_and(|home| home.epoch == held.epoch);
+        if self.is_doubted_epoch(held.epoch) && !is_recorded && known.is_none_or(ObjectRecord::claims_name) {
+            return true;
+        }
         let is_doubted = self.doubted().is_some_and(|doubted| doubted.contains(held.object));
-        match self.object(held.object) {
+        match known {
             None => is_doubted,
             Some(object) if object.home(node).is_some() || !object.claims_name() => false,
             // Nobody else gives a number to other bytes.

@@ -50,6 +50,8 @@ pub struct Plan {
     reply: Reply,
     changes: Vec<Change>,
     leases: BTreeMap<NodeId, Option<Lease>>,
+    /// Whether an earlier store is heard of, which knew more.
+    has_passed: bool,
 }
 
 impl Plan {
@@ -117,8 +119,9 @@ impl Directory {
         let mut draft = Draft::new(&self.state, &self.settings, leases, &self.renamed, now_ms);
         let down = draft.expire();
         let reply = draft.execute(command, down)?;
+        let has_passed = draft.has_passed();
         let (changes, leases) = draft.finish();
-        Ok(Plan { revision: self.revision, now_ms, slept_ms, reply, changes, leases })
+        Ok(Plan { revision: self.revision, now_ms, slept_ms, reply, changes, leases, has_passed })
     }
 
     /// The same for a request with a number: asked again, it changes nothing and gives the answer of the first time.
@@ -183,6 +186,10 @@ impl Directory {
         let renamed = self.state.renamed_by(&plan.changes);
         self.state.commit(plan.changes);
         let as_of = Epoch(self.state.meta.next_epoch);
+        if plan.has_passed {
+            // Nodes may know names that the earlier store gave: each is told all of them.
+            self.renamed = Renamed::since(as_of);
+        }
         renamed.into_iter().for_each(|object| self.renamed.add(as_of, object));
         plan.reply
     }

@@ -5,13 +5,17 @@ use crate::error::DirectoryError;
 use crate::former::FormerPools;
 use crate::names::Renamed;
 use crate::record::{
-    Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
-    PageRecord, RegionRecord, Stage,
+    Change, Doubted, DoubtedEpochs, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord,
+    PageMoveRecord, PageRecord, RegionRecord, Stage,
 };
 use crate::reply::HomeInfo;
 use crate::state::State;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::BTreeMap;
+
+/// Epochs behind one that an earlier store gave that are not given here: it may have given more, as many objects may have been put, copied and renamed behind the
+/// copy that is being replaced by an older one.
+const EPOCHS_SKIPPED: u64 = 1 << 20;
 
 /// Reads see the changes made so far; the state itself is not touched.
 pub(crate) struct Draft<'a> {
@@ -22,6 +26,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) renamed: &'a Renamed,
     meta: MetaRecord,
     doubted: Option<Doubted>,
+    doubted_epochs: Option<DoubtedEpochs>,
     former: Option<FormerPools>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
     objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
@@ -48,6 +53,7 @@ impl<'a> Draft<'a> {
             renamed,
             meta: state.meta,
             doubted: state.doubted,
+            doubted_epochs: state.doubted_epochs,
             former: None,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
@@ -197,9 +203,30 @@ impl<'a> Draft<'a> {
         Epoch(self.meta.next_epoch)
     }
 
-    /// Somebody knew the names of this epoch: those that are given from here on are later.
+    /// Somebody knew the names of an epoch: those that are given from here on are later. Where it was never reached here, an earlier store
+    /// has told it, and more than was said of so far may be of that one.
     pub(crate) fn pass_epoch(&mut self, as_of: Epoch) {
-        self.meta.next_epoch = self.meta.next_epoch.max(as_of.0);
+        if as_of.0 > self.meta.next_epoch {
+            self.pass(as_of);
+        }
+    }
+
+    /// An earlier store has given this epoch. Copies of others that it gave come later perhaps, when this one has given new ones: those are to be told apart.
+    fn pass(&mut self, given: Epoch) {
+        let end = Epoch(given.0.saturating_add(EPOCHS_SKIPPED));
+        let passed = DoubtedEpochs { first: Epoch(self.meta.next_epoch), end };
+        self.doubted_epochs = Some(self.doubted_epochs.map_or(passed, |doubted| doubted.with(passed)));
+        self.meta.next_epoch = end.0;
+    }
+
+    /// Whether an earlier store has given epochs that this one has not.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.doubted_epochs != self.state.doubted_epochs
+    }
+
+    /// Whether an earlier store may have given an epoch, and this one has not.
+    pub(crate) fn is_doubted_epoch(&self, epoch: Epoch) -> bool {
+        self.doubted_epochs.is_some_and(|doubted| doubted.contains(epoch))
     }
 
     /// Whether the number was not given yet.
@@ -226,7 +253,9 @@ impl<'a> Draft<'a> {
         let passed = Doubted { first: object.min(ObjectId(self.meta.next_object)), end };
         self.doubted = Some(self.doubted.map_or(passed, |doubted| doubted.with(passed)));
         self.meta.next_object = self.meta.next_object.max(end.0);
-        self.meta.next_epoch = self.meta.next_epoch.max(epoch.0.saturating_add(1));
+        if epoch.0 >= self.meta.next_epoch {
+            self.pass(epoch);
+        }
     }
 
     /// How to reach the homes of an object for which the condition holds.
@@ -318,6 +347,9 @@ impl<'a> Draft<'a> {
         gone.append(&mut come);
         if self.doubted != self.state.doubted {
             gone.extend(self.doubted.map(Change::Doubted));
+        }
+        if self.doubted_epochs != self.state.doubted_epochs {
+            gone.extend(self.doubted_epochs.map(Change::DoubtedEpochs));
         }
         let former = self.former.take().filter(|former| *former != self.state.former);
         gone.extend(former.map(Change::Former));

@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
 //! | `meta` | the seven bytes `doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
+//! | `meta` | the fourteen bytes `doubted-epochs` | first epoch and the one behind the last: epochs that a store gave, or may have given, of which nothing is known here |
 //! | `meta` | the six bytes `former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
@@ -39,6 +40,8 @@ pub(crate) const OBJECT_FIRST: u64 = 16;
 pub(crate) const META_KEY: &[u8] = b"meta";
 /// Key of [`Doubted`] in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_KEY: &[u8] = b"doubted";
+/// Key of [`DoubtedEpochs`] in [`Table::Meta`]; most stores have none.
+pub(crate) const DOUBTED_EPOCHS_KEY: &[u8] = b"doubted-epochs";
 /// Key of the pools of before in [`Table::Meta`]; most stores have none.
 pub(crate) const FORMER_KEY: &[u8] = b"former";
 
@@ -380,11 +383,31 @@ impl Doubted {
     }
 }
 
+/// Epochs that this store has not given, and that an earlier one gave, or may have given, which knew more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct DoubtedEpochs {
+    pub(crate) first: Epoch,
+    /// The one behind the last.
+    pub(crate) end: Epoch,
+}
+
+impl DoubtedEpochs {
+    pub(crate) fn contains(&self, epoch: Epoch) -> bool {
+        (self.first..self.end).contains(&epoch)
+    }
+
+    /// The smallest run that holds both. What was given here in between is recorded with its copies.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), end: self.end.max(other.end) }
+    }
+}
+
 /// A typed change, of which [`Mutation`] is the stored form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Meta(MetaRecord),
     Doubted(Doubted),
+    DoubtedEpochs(DoubtedEpochs),
     Former(FormerPools),
     Member(NodeId, Option<MemberRecord>),
     Object(ObjectId, Option<ObjectRecord>),
@@ -402,6 +425,7 @@ impl Change {
         let (table, key, value) = match self {
             Self::Meta(meta) => (Table::Meta, META_KEY.to_vec(), Some(encode(meta))),
             Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(encode(doubted))),
+            Self::DoubtedEpochs(doubted) => (Table::Meta, DOUBTED_EPOCHS_KEY.to_vec(), Some(encode(doubted))),
             Self::Former(former) => (Table::Meta, FORMER_KEY.to_vec(), Some(encode(former))),
             Self::Member(node, member) => {
                 (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(encode))

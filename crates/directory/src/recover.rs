@@ -3,7 +3,8 @@
 use crate::error::{Contradiction, RecoverError};
 use crate::former::FormerPools;
 use crate::record::{
-    DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY, MetaRecord, Record, Table,
+    DOUBTED_EPOCHS_KEY, DOUBTED_KEY, Doubted, DoubtedEpochs, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY,
+    MetaRecord, Record, Table,
 };
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
@@ -20,6 +21,7 @@ use crate::record::{
 struct Tables {
     meta: Option<MetaRecord>,
     doubted: Option<Doubted>,
+    doubted_epochs: Option<DoubtedEpochs>,
     former: FormerPools,
     members: BTreeMap<NodeId, MemberRecord>,
     objects: BTreeMap<ObjectId, ObjectRecord>,
@@ -47,6 +49,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
         Some(meta) => state.meta = meta,
     }
     state.doubted = tables.doubted;
+    state.doubted_epochs = tables.doubted_epochs;
     state.former = tables.former;
     // A meta record of an older format is written anew with the first change.
     state.stored = state.meta.format == FORMAT;
@@ -72,6 +75,7 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
     match record.table {
         Table::Meta if record.key == DOUBTED_KEY => tables.doubted = Some(value(record)?),
+        Table::Meta if record.key == DOUBTED_EPOCHS_KEY => tables.doubted_epochs = Some(value(record)?),
         Table::Meta if record.key == FORMER_KEY => tables.former = value(record)?,
         Table::Meta => {
             if record.key != META_KEY {

@@ -4,20 +4,22 @@ use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
 use crate::former::FormerPools;
 use crate::record::{
-    AnswerRecord, Change, Doubted, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
-    PageRecord, RegionRecord, Stage,
+    AnswerRecord, Change, Doubted, DoubtedEpochs, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord,
+    PageMoveRecord, PageRecord, RegionRecord, Stage,
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `doubted`, `former`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
+/// Every field but `meta`, `doubted`, `doubted_epochs`, `former`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
     /// Numbers that an earlier, newer store gave.
     pub(crate) doubted: Option<Doubted>,
+    /// Epochs that it gave, or may have given.
+    pub(crate) doubted_epochs: Option<DoubtedEpochs>,
     /// Pools that objects were in before.
     pub(crate) former: FormerPools,
     /// Whether the meta record stands in the store.
@@ -54,6 +56,7 @@ impl State {
         Self {
             meta: MetaRecord::default(),
             doubted: None,
+            doubted_epochs: None,
             former: FormerPools::new(),
             stored: false,
             members: BTreeMap::new(),
@@ -138,6 +141,7 @@ impl State {
                     self.stored = true;
                 }
                 Change::Doubted(doubted) => self.doubted = Some(doubted),
+                Change::DoubtedEpochs(doubted) => self.doubted_epochs = Some(doubted),
                 Change::Former(former) => self.former = former,
                 Change::Member(node, Some(member)) => {
                     self.members.insert(node, member);
