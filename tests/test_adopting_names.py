@@ -160,3 +160,12 @@ def test_names_of_an_older_directory_that_somebody_has_put_back_are_those_that_n
     assert names(a) == ["before", "new"]
     is_whole(a, "before", folder, expected)
 
+
+
+def test_a_disk_that_does_not_take_names_is_said(pool, make_file):
+    a, b, c = pool
+    (b.state / "names.new").mkdir()
+    put_here(b, make_file, "file", MEBIBYTE)
+    wait_until(lambda: "names of objects are not kept here" in b.words(), why=b.words)
+    (b.state / "names.new").rmdir()
+    wait_until(lambda: (b.state / "names").exists(), why=b.words)

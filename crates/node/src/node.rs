@@ -19,7 +19,7 @@ use crate::options::{BackingChoice, NodeOptions, machine_bytes};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
 use crate::put::Puts;
-use crate::refused::Refused;
+use crate::refused::{Refused, errno};
 use crate::regions::{IDLE_PACE, PACE, Regions};
 use crate::remote_service::RemoteService;
 use crate::repair::Repairs;
@@ -833,6 +833,7 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
 fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
     let hear = move || {
         process::name_thread("names");
+        let mut said = None;
         loop {
             let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
             let (stopping, _) = bell
@@ -841,9 +842,17 @@ fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
                 .unwrap_or_else(PoisonError::into_inner);
             let is_last = *stopping;
             drop(stopping);
-            if let Err(refused) = core.membership.hear_names(&core.directory, &core.holdings) {
-                tracing::debug!(%refused, "names are asked for again");
+            let heard = core.membership.hear_names(&core.directory, &core.holdings);
+            let refused = heard.inspect_err(|refused| tracing::debug!(%refused, "names are asked for again"));
+            // That the directory does not answer, or is older, is said elsewhere.
+            let trouble =
+                refused.err().filter(|refused| refused.code == errno::EIO).map(|refused| refused.text);
+            if let Some(text) = trouble.as_ref().filter(|_| said != trouble) {
+                core.cache.problem(&format!(
+                    "names of objects are not kept here, for which the directory is needed then: {text}"
+                ));
             }
+            said = trouble;
             if is_last {
                 return;
             }
