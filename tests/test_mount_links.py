@@ -321,6 +321,30 @@ def test_links_on_a_home_that_does_not_answer_are_waited_for_once(two_racks, fol
     mounted.stop()
 
 
+def test_files_on_a_home_that_is_down_and_does_not_answer_are_waited_for_once(two_racks, folder):
+    a, b = two_racks
+    mounted = Mount(b, folder, "one")
+    (mounted / "far").mkdir()
+    os.setxattr(mounted / "far", "user.hinterland.rack", b"a")
+    files = [mounted / "far" / f"file-{number}" for number in range(8)]
+    for number, path in enumerate(files):
+        path.write_bytes(b"%d" % number * 100_000)
+    mounted.stop()
+    mounted = Mount(b, folder, "one")
+    a.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: sorted(members_up(b)) == [False, True], why=b.words)
+        assert [code_of(path.read_bytes) for path in files] == [errno.EIO] * len(files)
+        said = mounted.words()
+        assert said.count("did not answer a moment ago") >= len(files) - 1, said
+    finally:
+        a.process.send_signal(signal.SIGCONT)
+    # Whoever comes back is asked as soon as the directory has heard of it.
+    wait_until(lambda: members_up(b) == [True, True], why=b.words)
+    assert [path.read_bytes() for path in files] == [b"%d" % number * 100_000 for number in range(8)]
+    mounted.stop()
+
+
 NAMES = ["a", "b", "c", "d/a", "d/b"]
 TARGETS = ["a", "b", "d", "d/a", "../a", "nothing", "./c"]
 

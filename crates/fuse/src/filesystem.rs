@@ -5,7 +5,7 @@ use crate::coming::Coming;
 use crate::draft::Draft;
 use crate::drafts::Drafts;
 use crate::folders::Folders;
-use crate::links::{FormerPools, LINK_BYTES, SilentHomes};
+use crate::links::{FormerPools, LINK_BYTES};
 use crate::listing::{Child, children, is_folder};
 use crate::mount::Trace;
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
@@ -55,7 +55,6 @@ pub(crate) struct PoolFiles {
     pub(crate) remembered: Remembered,
     replaced: Replaced,
     pub(crate) coming: Coming,
-    pub(crate) silent_homes: SilentHomes,
     pub(crate) former_pools: FormerPools,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
@@ -94,7 +93,6 @@ impl PoolFiles {
             remembered: Remembered::default(),
             replaced: Replaced::default(),
             coming: Coming::default(),
-            silent_homes: SilentHomes::default(),
             former_pools: FormerPools::default(),
             names: Mutex::default(),
             open_folders: Mutex::default(),

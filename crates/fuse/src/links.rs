@@ -13,14 +13,12 @@ use crate::tree::{Entry, inode_of};
 use fuser::{Errno, INodeNo};
 use hinterland_proto::PoolId;
 use hinterland_proto::control::{FormerPool, ObjectInfo};
-use hinterland_types::{NodeId, ObjectId};
+use hinterland_types::ObjectId;
 use nix::libc;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 /// What a link's bytes start with, for people who look at them.
 const HEADER: &[u8] = b"Hinterland symbolic link\n";
@@ -31,10 +29,6 @@ const TARGET_BYTES_MAX: usize = 4095;
 /// How many bytes each link has: room for the longest, and a number that few files have by chance.
 pub(crate) const LINK_BYTES: u64 = 4219;
 const _: () = assert!(HEADER.len() + MARK_BYTES + TARGET_BYTES_MAX < LINK_BYTES as usize);
-/// A link that could not be read after so long has nodes that do not answer.
-const SLOW: Duration = Duration::from_secs(1);
-/// How long they are not asked for other links: a few times as long as one is waited for.
-const SILENT: Duration = Duration::from_secs(20);
 /// What the marks of links are told from other digests by.
 const MARK_CONTEXT: &str = "hinterland 2026-11-30 mark of a symbolic link";
 
@@ -62,28 +56,6 @@ fn mark(pool: PoolId, object: ObjectId, target: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key(MARK_CONTEXT);
     hasher.update(&pool.0.to_le_bytes()).update(&object.0.to_le_bytes()).update(target);
     hasher.finalize()
-}
-
-/// Nodes that did not answer a moment ago. A folder of links has them read one after the other by whoever lists it, and each that lies on
-/// such nodes alone would be waited for.
-#[derive(Default)]
-pub(crate) struct SilentHomes(Mutex<BTreeMap<NodeId, Instant>>);
-
-impl SilentHomes {
-    /// Notes that none of an object's homes answers.
-    fn add(&self, info: &ObjectInfo) {
-        let now = Instant::now();
-        let mut silent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        silent.retain(|_, since| since.elapsed() < SILENT);
-        silent.extend(info.homes.iter().map(|home| (home.node, now)));
-    }
-
-    /// Whether none of an object's homes answered a moment ago.
-    fn have(&self, info: &ObjectInfo) -> bool {
-        let silent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_silent = |node| silent.get(node).is_some_and(|since| since.elapsed() < SILENT);
-        !info.homes.is_empty() && info.homes.iter().all(|home| is_silent(&home.node))
-    }
 }
 
 impl PoolFiles {
@@ -140,19 +112,7 @@ impl PoolFiles {
         if let Some(Entry::Link(target)) = inode_of(info).and_then(|inode| self.tree().entry(inode)) {
             return Ok(Some(target));
         }
-        if self.silent_homes.have(info) {
-            let text = format!(
-                "reading {}: its nodes did not answer a moment ago (hint: `hinterland nodes` says which are down)",
-                info.name
-            );
-            return Err(SourceError { code: libc::EIO, text });
-        }
-        let begun = Instant::now();
-        let found = self.source.open(info).and_then(|file| self.target_in(info, &OpenFile::plain(file)));
-        if found.is_err() && begun.elapsed() >= SLOW {
-            self.silent_homes.add(info);
-        }
-        found
+        self.source.open(info).and_then(|file| self.target_in(info, &OpenFile::plain(file)))
     }
 
     /// The same of an object that is open.

@@ -5,7 +5,7 @@ use hinterland_directory::Command;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_fabric::{Closer, Endpoint, Lease};
-use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::control::{Home, PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::right::right_to_read;
 use hinterland_proto::{PoolId, PoolKey, Role};
 use hinterland_types::{Handle, NodeId, ObjectId};
@@ -23,6 +23,10 @@ const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(20);
 const DROP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a home that did not answer to that is not asked again: about a lease, after which the directory has it for down.
 const SILENT_REST: Duration = Duration::from_secs(10);
+/// How long a home that the directory says is down is not waited for again, after that was in vain.
+const DOWN_REST: Duration = Duration::from_secs(30);
+/// A connection that could not be made in so long was waited for: who does not listen says so at once.
+const SLOW: Duration = Duration::from_secs(1);
 /// Bytes of memory that a node goes through in a second at the least, whatever else it does: one busy processor checks and
 /// zeroes some ten times as many.
 const SLOWEST_BYTES_PER_SECOND: u64 = 100_000_000;
@@ -98,7 +102,7 @@ impl Endpoints {
 pub struct Peers {
     identity: PeerIdentity,
     endpoints: Mutex<Endpoints>,
-    /// When nodes were last waited for in vain. Homes that are to drop an object are asked for nothing so soon again.
+    /// When nodes were last waited for in vain. Homes that are to drop an object are asked for nothing so soon again, nor those that are down for bytes.
     silent: Mutex<HashMap<String, Instant>>,
     closer: Arc<Closer>,
 }
@@ -166,10 +170,23 @@ impl Peers {
         self.call_within(address, &PeerRequest::HomeDrop { object }, within).map(drop)
     }
 
+    /// Refuses to wait for a home that the directory says is down, where somebody has waited for it a moment ago. One that is up for the
+    /// directory is always asked: whoever comes back is asked as soon as that has heard of it.
+    ///
+    /// # Errors
+    /// [`Refused`] with `EHOSTUNREACH`.
+    pub fn expect(&self, home: &Home) -> Result<(), Refused> {
+        if home.up || self.lock_silent().get(&home.address).is_none_or(|since| since.elapsed() >= DOWN_REST) {
+            return Ok(());
+        }
+        let text = format!("it did not answer a moment ago at {}, and is down", home.address);
+        Err(Refused::new(errno::EHOSTUNREACH, text))
+    }
+
     /// Nobody answered at an address for as long as was waited.
-    fn note_silent(&self, address: &str) {
+    pub fn note_silent(&self, address: &str) {
         let mut silent = self.lock_silent();
-        silent.retain(|_, since| since.elapsed() < SILENT_REST);
+        silent.retain(|_, since| since.elapsed() < DOWN_REST);
         silent.insert(address.to_owned(), Instant::now());
     }
 
@@ -336,7 +353,12 @@ impl Peers {
         };
         let mut rdma = self.identity.rdma.clone();
         rdma.enabled &= way == Way::Common;
-        let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
+        let begun = Instant::now();
+        let connected = RdmaEndpoint::connect(address, options, rdma);
+        if connected.is_err() && begun.elapsed() >= SLOW {
+            self.note_silent(address);
+        }
+        let endpoint = Arc::new(connected?);
         let (endpoint, ended) = self.lock().add(place, endpoint);
         // The end of a connection may take its time: not under the lock.
         drop(ended);

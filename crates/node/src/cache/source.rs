@@ -326,7 +326,7 @@ impl Source {
             return Err(FetchEvent::Refused { attempt, reason: "it is no home".to_owned() });
         };
         let at = (piece.offset() - range.offset()) as usize;
-        let posted = self.attach(home).and_then(|attached| {
+        let posted = self.peers.expect(home).and_then(|()| self.attach(home)).and_then(|attached| {
             Ok(intake.post(&attached.endpoint, u64::from(attempt), attached.handle, piece, at)?)
         });
         posted.map_err(|refused| self.failed(home, refused, intake))
@@ -372,6 +372,7 @@ impl Source {
             }
             Err(error) => {
                 let info = self.info();
+                self.note_silent(&info, node, &error);
                 let event = match info.homes.iter().find(|home| home.node == node) {
                     Some(home) => self.failed(home, error.into(), intake),
                     None => FetchEvent::Down { node, reason: error.to_string() },
@@ -379,6 +380,14 @@ impl Source {
                 machine.handle(0, event);
                 Ok(())
             }
+        }
+    }
+
+    /// Keeps known that a home was waited for in vain.
+    fn note_silent(&self, info: &ObjectInfo, node: NodeId, error: &FabricError) {
+        let home = info.homes.iter().find(|home| home.node == node);
+        if let Some(home) = home.filter(|_| matches!(error, FabricError::Timeout { .. })) {
+            self.peers.note_silent(&home.address);
         }
     }
 
@@ -412,7 +421,7 @@ impl Source {
                 }
             }
             for home in info.homes.iter().filter(|home| home.node != self.own) {
-                match operation(self, home) {
+                match self.peers.expect(home).and_then(|()| operation(self, home)) {
                     Ok(value) => return Ok(value),
                     Err(refused) => {
                         self.detach(home);
@@ -485,7 +494,9 @@ impl Source {
         let endpoint = self.peers.endpoint(&home.address)?;
         // Asked on this very connection: a handle means nothing in another session.
         let body = encode(&PeerRequest::Attach { object })?;
-        let handle = match decode(&endpoint.call(&body)?)? {
+        let answer =
+            endpoint.call(&body).inspect_err(|error| self.note_silent(&self.info(), home.node, error));
+        let handle = match decode(&answer?)? {
             PeerReply::Granted { handle } => handle,
             other => return Err(unexpected(&other)),
         };
@@ -594,28 +605,54 @@ mod tests {
         Home { node: NodeId(node), rack, address: "127.0.0.1:1".to_owned(), up: true, heat: false }
     }
 
-    /// An object without bytes, of which every home has the right checksums.
-    fn source(directory: String) -> Source {
-        let peers = Arc::new(Peers::new(PeerIdentity {
+    fn peers() -> Arc<Peers> {
+        Arc::new(Peers::new(PeerIdentity {
             node: NodeId(1),
             pool: PoolId::ANY,
             key: None,
             streams: 1,
             timeout: SOON * 3,
             rdma: RdmaOptions::default(),
-        }));
-        let directory = DirectoryLink::Remote { peers: Arc::clone(&peers), address: directory };
+        }))
+    }
+
+    fn open(peers: &Arc<Peers>, directory: String, bytes: u64, home: Home) -> Result<Source, Refused> {
+        let directory = DirectoryLink::Remote { peers: Arc::clone(peers), address: directory };
         let info = ObjectInfo {
             object: ObjectId(1),
             name: ObjectName::parse("o").unwrap(),
             state: ObjectState::Sealed,
-            bytes: 0,
+            bytes,
             address: None,
             copies: 1,
-            homes: vec![home(2)],
+            homes: vec![home],
             digest: digest(0, &[]),
         };
-        Source::open(info, peers, Arc::new(directory), NodeId(1), Arc::default()).unwrap()
+        Source::open(info, Arc::clone(peers), Arc::new(directory), NodeId(1), Arc::default())
+    }
+
+    /// An object without bytes, of which every home has the right checksums.
+    fn source(directory: String) -> Source {
+        open(&peers(), directory, 0, home(2)).unwrap()
+    }
+
+    #[test]
+    fn a_home_that_is_down_is_waited_for_once_by_all_who_need_it() {
+        // It takes connections and says nothing, as a node that is stopped.
+        let frozen = TcpListener::bind("127.0.0.1:0").unwrap();
+        frozen.set_nonblocking(true).unwrap();
+        let (peers, address) = (peers(), frozen.local_addr().unwrap().to_string());
+        let asked = |up| {
+            let opened =
+                open(&peers, "127.0.0.1:1".to_owned(), 1, Home { address: address.clone(), up, ..home(2) });
+            let refused = opened.map(drop).unwrap_err();
+            (refused.text, std::iter::from_fn(|| frozen.accept().ok()).count())
+        };
+        assert_eq!(asked(false).1, 1, "the first who needs it asks");
+        let (words, connections) = asked(false);
+        assert!(words.contains("it did not answer a moment ago"), "{words}");
+        assert_eq!(connections, 0);
+        assert_eq!(asked(true).1, 1, "the directory has heard of it: it may be back");
     }
 
     #[test]
