@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 
 import pytest
 from faults import MEBIBYTE, members_up, wait_until
@@ -88,3 +89,42 @@ def test_files_of_before_a_directory_was_lost_come_back_under_their_names(start_
     for name, content in written.items():
         a.run("get", name, folder / "read")
         assert (folder / "read").read_bytes() == content
+
+
+def test_a_file_that_goes_on_elsewhere_has_its_name_all_the_time(start_node, folder):
+    a = start_node("a", options=["--capacity", "16M"])
+    b = start_node("b", join=a.address, options=["--capacity", "512M"])
+    wait_until(lambda: members_up(a) == [True, True])
+    mounted, other = Mount(a, folder, "one"), Mount(b, folder, "two")
+    made, is_over = [], threading.Event()
+
+    def make(name):
+        # As programs that lock by making a file.
+        while not is_over.is_set():
+            try:
+                os.close(os.open(other / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                made.append(name)
+                return
+            except OSError:
+                pass
+
+    try:
+        for number in range(12):
+            name = f"large-{number}"
+            is_over.clear()
+            with open(mounted / name, "xb", buffering=0) as file:
+                file.write(bytes(MEBIBYTE))
+                makers = [threading.Thread(target=make, args=(name,)) for _ in range(3)]
+                for maker in makers:
+                    maker.start()
+                for _ in range(19):
+                    file.write(bytes(MEBIBYTE))
+                assert made == []
+                is_over.set()
+                for maker in makers:
+                    maker.join()
+            os.unlink(mounted / name)
+    finally:
+        is_over.set()
+        other.stop()
+        mounted.stop()

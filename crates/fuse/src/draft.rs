@@ -554,14 +554,12 @@ impl Inner {
     fn go_elsewhere(&mut self, source: &dyn Source, bytes: u64) -> Result<(), SourceError> {
         let mut taken = hidden_name()?;
         let mut there = source.create_with_room(&taken, &self.placing, bytes)?;
-        if let Some(here) = &mut self.put {
+        if let Some(here) = &self.put {
             self.contents.hand_over(&**here, &mut *there)?;
             if let Some(name) = self.taken.as_ref().filter(|taken| Some(*taken) == self.name.as_ref()) {
-                here.rename(name, &hidden_name()?)?;
-                // Another host that takes the name in this moment has it; this one is published over what that makes of it, or not at all.
-                if there.rename(&taken, name).is_ok() {
-                    taken = name.clone();
-                }
+                // In one step: another host that took the name in between would be told that it has made the file, and lose it to this one.
+                there.exchange_names(&taken, here.object(), name)?;
+                taken = name.clone();
             }
         }
         tracing::info!("{} goes on elsewhere: where it began is no more room", self.shown());

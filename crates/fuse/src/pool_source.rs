@@ -253,6 +253,16 @@ impl NewObject for Draft {
         Ok(self.writer.rename(from, to)?)
     }
 
+    fn exchange_names(
+        &mut self,
+        from: &ObjectName,
+        other: ObjectId,
+        to: &ObjectName,
+    ) -> Result<(), SourceError> {
+        let _asked = self.door.questions.begin();
+        Ok(self.writer.exchange_names(from, other, to)?)
+    }
+
     fn rewind(&mut self) {
         self.writer.rewind();
     }

@@ -73,6 +73,17 @@ pub trait NewObject: Send {
     /// [`SourceError`]; it has its name still.
     fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError>;
 
+    /// Takes the name that another one has taken, which gets the one of this: neither is free at any moment.
+    ///
+    /// # Errors
+    /// [`SourceError`]; each has its name still.
+    fn exchange_names(
+        &mut self,
+        from: &ObjectName,
+        other: ObjectId,
+        to: &ObjectName,
+    ) -> Result<(), SourceError>;
+
     /// Starts again at the first byte; the room stays.
     fn rewind(&mut self);
 

@@ -133,6 +133,15 @@ impl NewObject for Put {
         if self.shared.lock().objects.contains_key(to) { Err(error(EEXIST)) } else { Ok(()) }
     }
 
+    fn exchange_names(
+        &mut self,
+        _from: &ObjectName,
+        _other: ObjectId,
+        _to: &ObjectName,
+    ) -> Result<(), SourceError> {
+        Err(error(EIO))
+    }
+
     fn rewind(&mut self) {
         self.bytes.clear();
     }

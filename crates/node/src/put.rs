@@ -169,6 +169,27 @@ impl Puts {
         Ok(())
     }
 
+    /// Has two objects that are put exchange their names, in one step.
+    ///
+    /// # Errors
+    /// [`Refused`]; each keeps the name that it had.
+    pub fn exchange(
+        &self,
+        (object, from): (ObjectId, ObjectName),
+        (other, to): (ObjectId, ObjectName),
+    ) -> Result<(), Refused> {
+        self.find(other)?;
+        let target = OnTarget::Exchange(other);
+        self.directory.apply(&Command::Rename { from: from.clone(), to: to.clone(), object, target })?;
+        let mut all = self.lock();
+        for (object, name) in [(object, to), (other, from)] {
+            if let Some(running) = all.get_mut(&object) {
+                running.name = name;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives a stream more room at every home.
     ///
     /// # Errors

@@ -117,6 +117,7 @@ impl Session {
             | Request::PutSeal { .. }
             | Request::PutPublish { .. }
             | Request::PutRename { .. }
+            | Request::PutExchange { .. }
             | Request::PutAbort { .. } => self.answer_about_puts(core, request)?,
             Request::Allocate { bytes, kind } => {
                 let (address, bytes) = core.segment.allocate(core, self.id, bytes, kind)?;
@@ -352,6 +353,11 @@ impl Session {
             Request::PutRename { object, from, to } => {
                 self.owns_put(object)?;
                 core.puts.rename(object, from, to)?;
+                Reply::Done
+            }
+            Request::PutExchange { object, from, other, to } => {
+                self.owns_put(object)?;
+                core.puts.exchange((object, from), (other, to))?;
                 Reply::Done
             }
             Request::PutAbort { object } => {

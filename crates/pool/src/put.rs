@@ -217,6 +217,20 @@ impl PutWriter {
         self.pool.done(&Request::PutRename { object: self.object, from: from.clone(), to: to.clone() })
     }
 
+    /// Takes the name that another put of this node has taken, which gets the one of this put: neither is free at any moment.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`]: each has its name still.
+    pub fn exchange_names(
+        &mut self,
+        from: &ObjectName,
+        other: ObjectId,
+        to: &ObjectName,
+    ) -> Result<(), PoolError> {
+        let (object, from, to) = (self.object, from.clone(), to.clone());
+        self.pool.done(&Request::PutExchange { object, from, other, to })
+    }
+
     /// Starts again at the first byte; the room stays.
     pub fn rewind(&mut self) {
         self.written = self.written.max(self.bytes());

@@ -45,6 +45,10 @@ impl NewObject for Kept {
         Ok(())
     }
 
+    fn exchange_names(&mut self, _: &ObjectName, _: ObjectId, _: &ObjectName) -> Result<(), SourceError> {
+        Ok(())
+    }
+
     fn rewind(&mut self) {
         self.next = 0;
     }

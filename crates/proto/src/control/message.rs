@@ -460,6 +460,17 @@ pub enum Request {
     },
     /// The pools that objects of this one were in before → `FormerPools`.
     FormerPools,
+    /// Two puts exchange the names that they have taken, in one step: neither is free at any moment → `Done`.
+    PutExchange {
+        /// From `PutStarted`.
+        object: ObjectId,
+        /// The name that it has.
+        from: ObjectName,
+        /// The other put, of any session of the node.
+        other: ObjectId,
+        /// The name that that one has.
+        to: ObjectName,
+    },
 }
 
 impl Request {
