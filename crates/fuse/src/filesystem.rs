@@ -276,9 +276,11 @@ impl PoolFiles {
         }
     }
 
-    /// A thread that opens a file to read it is told to look its name up again: what it finds then is opened for it at once.
-    pub(crate) fn tell(&self, thread: u32, inode: INodeNo) {
-        if let Ok(info) = self.file(inode) {
+    /// A thread that opens a file to read it is told to look its name up again, unless that is another error: what it finds then is opened
+    /// for it at once.
+    pub(crate) fn tell(&self, thread: u32, inode: INodeNo, error: Errno) {
+        let is_told = i32::from(error) == nix::libc::ESTALE;
+        if let Some(info) = self.file(inode).ok().filter(|_| is_told) {
             self.coming.tell(thread, info.name.as_str());
         }
     }

@@ -269,7 +269,7 @@ impl Filesystem for PoolFiles {
             Ok(false) => {}
             Err(error) => {
                 if !writes {
-                    self.tell(request.pid(), inode);
+                    self.tell(request.pid(), inode, error);
                 }
                 return reply.error(error);
             }
@@ -281,7 +281,7 @@ impl Filesystem for PoolFiles {
             }
             Ok(_) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
             Err(error) => {
-                self.tell(request.pid(), inode);
+                self.tell(request.pid(), inode, *error);
                 reply.error(*error);
             }
         }

@@ -19,8 +19,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::sleep;
+use std::time::Duration;
 
 const ENOENT: i32 = 2;
+const EIO: i32 = 5;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 
@@ -31,6 +34,8 @@ type Other = (ObjectName, u64, ObjectState);
 struct State {
     objects: BTreeMap<ObjectName, (ObjectInfo, Arc<Vec<u8>>)>,
     other: Option<Other>,
+    /// Whether no object can be opened.
+    is_away: bool,
 }
 
 impl State {
@@ -184,6 +189,9 @@ impl Source for Shared {
 
     fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
         let state = self.lock();
+        if state.is_away {
+            return Err(error(EIO));
+        }
         let found = state.objects.values().find(|(known, _)| known.object == info.object);
         let (_, bytes) = found.ok_or_else(|| error(ENOENT))?;
         Ok(Contents::Remote(Box::new(Bytes(bytes.clone()))))
@@ -326,4 +334,21 @@ fn renaming_moves_what_has_the_name_by_then_unless_it_is_no_file() {
     shared.then("moved", 3000, ObjectState::Mutable);
     assert_eq!(code(fs::rename(mount.path("moved"), mount.path("again"))), Some(EBUSY));
     assert_eq!(shared.names(), [("moved".to_owned(), 3000)]);
+}
+
+#[test]
+fn a_file_that_is_replaced_after_it_could_not_be_opened_is_read_as_it_is_then() {
+    let shared = Shared::default();
+    let Some(mount) = Mount::of(&shared, "failed") else { return };
+    shared.add("file", 1000);
+    assert_eq!(fs::metadata(mount.path("file")).unwrap().len(), 8);
+    // The kernel knows for a second where the name leads, and asks for it between the open that fails and the one that does not.
+    sleep(Duration::from_millis(900));
+    shared.lock().is_away = true;
+    assert_eq!(code(fs::read(mount.path("file"))), Some(EIO));
+    shared.lock().is_away = false;
+    sleep(Duration::from_millis(150));
+    assert_eq!(fs::metadata(mount.path("file")).unwrap().len(), 8);
+    shared.add("file", 2000);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), 2000_u64.to_le_bytes());
 }
