@@ -35,6 +35,13 @@ pool = hinterland.Pool(sys.argv[1])
 fork()
 pool.put("one", sys.stdin.buffer)
 """
+# Locks a region's first bytes.
+LOCKER = """
+pool = hinterland.Pool(sys.argv[1])
+lock = pool.wlock(pool.create_region("counters", 1 << 20).address)
+fork()
+time.sleep(300)
+"""
 # The child reads what was mapped when its parent is gone and others have filled the pool.
 READER = """
 pool = hinterland.Pool(sys.argv[1])
@@ -78,6 +85,12 @@ def lives(process):
     return False
 
 
+def waits_in_send(process):
+    """Whether a process waits for room in a socket that it sends over."""
+    number = pathlib.Path(f"/proc/{process}/syscall").read_text(encoding="ascii").split()[0]
+    return number in ("44", "46")
+
+
 def test_slots_and_pins_of_a_killed_writer_are_free_though_its_child_lives(start_node, hinterland):
     node = start_node("a", options=["--capacity", "64M", "--kv-capacity", "16M"])
     with running(node, WRITER, plan="kv-put-reserved:2") as (writer, child):
@@ -102,6 +115,37 @@ def test_the_draft_of_a_killed_program_is_given_up_though_its_child_lives(start_
         wait_until(lambda: node.json("status")["used_bytes"] == 0, why="the draft is kept")
         assert lives(child), "the child has ended, so this shows nothing"
         node.run("put", "-", "--name", "one", input="bytes")
+
+
+def test_the_draft_of_a_program_that_is_killed_while_it_sends_is_given_up_though_its_child_lives(start_node):
+    node = start_node("a", options=["--capacity", "64M"])
+    with running(node, PUTTER) as (putter, child):
+        putter.stdin.write(bytes(5 * MEBIBYTE))
+        putter.stdin.flush()
+        wait_until(lambda: node.json("status")["used_bytes"] > 0, why="the put never began")
+        # The node reads nothing meanwhile, so that the program is stuck in the middle of a piece.
+        node.process.send_signal(signal.SIGSTOP)
+        try:
+            putter.stdin.write(bytes(3 * MEBIBYTE))
+            putter.stdin.flush()
+            wait_until(lambda: waits_in_send(putter.pid), why="the program was never stuck")
+            putter.kill()
+            putter.wait()
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: node.json("status")["used_bytes"] == 0, why="the draft is kept")
+        assert lives(child), "the child has ended, so this shows nothing"
+        node.run("put", "-", "--name", "one", input="bytes")
+
+
+def test_the_locks_of_a_killed_program_are_free_though_its_child_lives(start_node, hinterland):
+    node = start_node("a", options=["--capacity", "64M"])
+    with running(node, LOCKER) as (locker, child):
+        locker.kill()
+        locker.wait()
+        with hinterland.Pool(node.socket) as pool:
+            pool.wlock(pool.stat("counters").address, wait=10).unlock()
+        assert lives(child), "the child has ended, so this shows nothing"
 
 
 def test_what_a_program_has_mapped_its_child_reads_when_the_program_is_gone(start_node):

@@ -294,7 +294,8 @@ impl Session {
     }
 
     /// The program has ended, and its socket is open: a child that was forked has it. What the program has mapped the child can still read, so
-    /// the session goes on; but nobody ends its puts, and of KV blocks, which a child opens anew, it would hold slots and pins for ever.
+    /// the session goes on; but nobody ends its puts or unlocks what it had locked, for a child may not use the session, and of KV blocks, which a
+    /// child opens anew, it would hold slots and pins for ever.
     /// Whether the session goes on.
     pub fn outlives_program(&self, core: &Core) -> bool {
         let puts: Vec<ObjectId> = self.lock().puts.keys().copied().collect();
@@ -302,6 +303,7 @@ impl Session {
             core.puts.abandon(object);
             self.end_put(object);
         }
+        core.locks.release_all(core, self.id);
         !self.lock().has_kv
     }
 

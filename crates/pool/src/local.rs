@@ -7,6 +7,7 @@ use crate::PoolError;
 use crate::silence::{Patience, Silence};
 use crate::waiting::{INTERRUPTED_AFTER, LOOK_EVERY, is_looked, look};
 use hinterland_os::affinity::online_core_count;
+use hinterland_os::poll;
 use hinterland_os::process::ProcessHandle;
 use hinterland_os::socket::{UnixStream, Woken};
 use hinterland_os::{OsError, SpinBudget};
@@ -247,7 +248,8 @@ impl LocalStream {
     }
 
     /// Has `then` called, once, when the process at the other end has ended while its socket is open: a child that it forked holds it. Where it
-    /// returns false, the session ends too. It is noticed while nothing comes, and calls no more than once.
+    /// returns false, the session ends too. It is noticed while nothing comes, and calls no more than once. In the middle of a frame the
+    /// session ends without that.
     pub fn on_end_of_peer(&mut self, process: ProcessHandle, then: impl FnMut() -> bool + Send + 'static) {
         self.peer = Some(Peer { process, then: Box::new(then) });
     }
@@ -329,10 +331,27 @@ impl LocalStream {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
         let mut done = 0;
         while done < buffer.len() {
-            let received = self.stream.receive(&mut buffer[done..], &mut self.descriptors);
+            let received = self.receive_rest(&mut buffer[done..]);
             done += self.received(received)?;
         }
         Ok(())
+    }
+
+    /// Receives more of a frame that has begun. Where the process at the other end is known, its end is the end of the stream: a child that
+    /// holds its socket sends no rest.
+    fn receive_rest(&mut self, buffer: &mut [u8]) -> Result<usize, OsError> {
+        let Some(peer) = &self.peer else { return self.stream.receive(buffer, &mut self.descriptors) };
+        let mut has_ended = false;
+        loop {
+            match self.stream.receive_now(buffer, &mut self.descriptors) {
+                // What it sent last was looked for after its end.
+                Err(error) if error.is_would_block() && has_ended => return Ok(0),
+                Err(error) if error.is_would_block() => {
+                    has_ended = !poll::wait_either(&self.stream, peer.process.as_fd(), None)?.0;
+                }
+                received => return received,
+            }
+        }
     }
 
     fn received(&self, received: Result<usize, OsError>) -> Result<usize, PoolError> {
