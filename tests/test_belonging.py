@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from faults import MEBIBYTE, sha, wait_until
+from test_silent_node import stopped
 
 
 @pytest.fixture
@@ -202,6 +203,25 @@ def test_a_directory_that_is_lost_with_its_machine_is_made_anew_of_what_the_node
     b.stop()
     b.start()
     is_whole(a, "kept", folder, expected)
+
+
+def test_what_was_saved_is_said_by_a_node_that_is_interrupted_while_it_starts(held, make_file):
+    a, b, expected = held
+    a.stop()
+    shutil.rmtree(a.state)
+    a.start()
+    put_here(a, make_file, "put since", MEBIBYTE)
+    b.stop()
+    b.options.append("--adopt")
+    with stopped(a):
+        b.start(wait=False)
+        wait_until(lambda: "waiting for the node at" in b.words(), why=b.words)
+        b.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "ending, as soon as" in b.words(), why=b.words)
+    assert b.process.wait(timeout=30) == 0, b.words()
+    assert "what the directory cannot take in: another object has its number now: 1 object, 3.00 MiB (kept)" in b.words()
+    (saved,) = (b.state / "rescued").iterdir()
+    assert sha(saved) == expected
 
 
 def test_a_directory_whose_file_is_lost_is_made_anew_of_what_the_nodes_hold(held, folder, make_file):

@@ -480,7 +480,8 @@ def test_who_frees_does_not_wait_with_who_allocates_for_a_silent_directory(start
 
 
 @pytest.mark.parametrize("words, status", [
-    (["kv", "events", "x"], 0),
+    (["kv", "events", "x"], 130),
+    (["kv", "events", "x", "--once"], 130),
     (["mount", "there"], 130),
     (["resp", "--listen", "unix:r.sock"], 130),
     (["gpu", "serve", "--listen", "unix:g.sock", "--device", "software", "--pool", "SOCKET"], 130),
@@ -495,6 +496,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_stopped_node(node, folder, words
             wait_until(lambda: holds_back_interrupts(waiting.pid))
             waiting.send_signal(signal.SIGINT)
             assert waiting.wait(10) == status, waiting.stdout.read()
+            assert [path.name for path in folder.iterdir() if path.suffix == ".sock" and path.name in ("r.sock", "g.sock", "s.sock")] == []
         finally:
             waiting.kill()
             waiting.communicate()
@@ -517,6 +519,10 @@ def test_ctrl_c_is_heard_by_a_node_that_waits_for_the_one_to_join(binary, folder
             assert until(said, "waiting for") == f"waiting for the node at {address}, which is to host the directory\n"
             starting.send_signal(signal.SIGINT)
             assert until(said, "ending") and starting.poll() is None
+            # A terminal that closes sends two: that is nobody who asked again.
+            starting.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+            assert starting.poll() is None
             starting.send_signal(signal.SIGINT)
             assert starting.wait(5) == 130
         finally:

@@ -3,8 +3,10 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use hinterland_os::poll::{EventCounter, Interest, Poller, SignalWatch};
+use nix::libc::SIGHUP;
 use std::process::exit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 /// Token of a signal.
@@ -12,12 +14,21 @@ const SIGNAL: u64 = 0;
 /// Token of the end of the wait.
 const DONE: u64 = 1;
 /// A shell says of a program that a signal has ended so much more than the signal's number.
-const ENDED_BY_SIGNAL: i32 = 128;
+pub const ENDED_BY_SIGNAL: i32 = 128;
 
 /// A wait for somebody who may never answer: until it is over, a signal ends the process.
 pub struct Starting {
     done: Arc<EventCounter>,
-    watching: Option<JoinHandle<bool>>,
+    is_interrupted: Arc<AtomicBool>,
+    watching: Option<JoinHandle<()>>,
+}
+
+/// What a signal does to a wait.
+enum Answer {
+    /// The first one ends the process, after this.
+    End(Box<dyn FnOnce() + Send>),
+    /// The first one is answered with these words, and the second one ends the process.
+    Say(Output, &'static str),
 }
 
 impl Starting {
@@ -27,7 +38,15 @@ impl Starting {
     /// # Errors
     /// [`Failure`] without threads or descriptors left.
     pub fn begin() -> Result<Self, Failure> {
-        Self::watched(None)
+        Self::begin_with(|| ())
+    }
+
+    /// The same where something has to be taken back: `at_end` is called before a signal ends the process.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_with(at_end: impl FnOnce() + Send + 'static) -> Result<Self, Failure> {
+        Self::watched(Answer::End(Box::new(at_end)))
     }
 
     /// Begins a wait that leaves something where it does not come to its end: the first signal is answered with `words` alone, and the
@@ -36,29 +55,41 @@ impl Starting {
     /// # Errors
     /// As [`begin`](Self::begin).
     pub fn begin_in_order(output: Output, words: &'static str) -> Result<Self, Failure> {
-        Self::watched(Some((output, words)))
+        Self::watched(Answer::Say(output, words))
     }
 
-    fn watched(first: Option<(Output, &'static str)>) -> Result<Self, Failure> {
+    fn watched(answer: Answer) -> Result<Self, Failure> {
         let (done, signals, poller) = (Arc::new(EventCounter::new()?), SignalWatch::new()?, Poller::new()?);
         poller.add(&signals, SIGNAL, Interest::READ)?;
         poller.add(&*done, DONE, Interest::READ)?;
-        let watching = move || watch(&poller, &signals, first);
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_interrupted);
+        let watching = move || watch(&poller, &signals, answer, &seen);
         let watching = Builder::new().name("signals".to_owned()).spawn(watching);
         let watching = watching
             .map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))?;
-        Ok(Self { done, watching: Some(watching) })
+        Ok(Self { done, is_interrupted, watching: Some(watching) })
     }
 
-    /// Ends the wait; whether a signal has come that did not end the process.
-    pub fn finish(mut self) -> bool {
-        self.end()
+    /// Ends the wait, unless a signal has come that did not end the process: then what follows is waited for, too, until this is dropped, and
+    /// the next one ends it. Whether one has come.
+    pub fn finish(&mut self) -> bool {
+        if !self.has_signal() {
+            self.end();
+        }
+        self.has_signal()
     }
 
-    fn end(&mut self) -> bool {
+    fn has_signal(&self) -> bool {
+        self.is_interrupted.load(Ordering::Acquire)
+    }
+
+    fn end(&mut self) {
         self.done.raise();
-        // A thread that has panicked has seen nothing.
-        self.watching.take().is_some_and(|watching| watching.join().unwrap_or(false))
+        if let Some(watching) = self.watching.take() {
+            // A thread that has panicked has said so.
+            let _ = watching.join();
+        }
     }
 }
 
@@ -69,18 +100,27 @@ impl Drop for Starting {
 }
 
 /// Ends the process by a signal, or by the second one if the first has words, unless the wait is over: then it is the command's to end.
-fn watch(poller: &Poller, signals: &SignalWatch, mut first: Option<(Output, &'static str)>) -> bool {
-    let is_patient = first.is_some();
+fn watch(poller: &Poller, signals: &SignalWatch, answer: Answer, is_interrupted: &AtomicBool) {
+    let mut answer = Some(answer);
     let mut ready = Vec::new();
     loop {
         // A wait that fails would leave the command as it is without one.
         if poller.wait(&mut ready, None).is_err() || ready.iter().any(|one| one.token == DONE) {
-            return is_patient && first.is_none();
+            return;
         }
-        match (signals.take(), first.take()) {
-            (Some(_), Some((output, words))) => output.say(words),
-            (Some(signal), None) => exit(ENDED_BY_SIGNAL + signal),
-            (None, untouched) => first = untouched,
+        let Some(signal) = signals.take() else { continue };
+        match answer.take() {
+            Some(Answer::Say(output, words)) => {
+                is_interrupted.store(true, Ordering::Release);
+                output.say(words);
+            }
+            Some(Answer::End(at_end)) => {
+                at_end();
+                exit(ENDED_BY_SIGNAL + signal);
+            }
+            // A terminal that closes sends two, one of the kernel and one of the shell: nobody has asked twice.
+            None if signal == SIGHUP => {}
+            None => exit(ENDED_BY_SIGNAL + signal),
         }
     }
 }

@@ -81,6 +81,12 @@ enum Listener {
     ),
 }
 
+/// A server that listens, and serves nobody yet: who connects waits.
+pub struct Bound {
+    listeners: Vec<Listener>,
+    options: ServerOptions,
+}
+
 /// A server that runs until it is stopped.
 pub struct Server {
     addresses: Vec<Listen>,
@@ -95,15 +101,53 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
+        Self::bind(options)?.serve()
+    }
+
+    /// Listens, without a word to the node.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn bind(options: ServerOptions) -> Result<Bound, ServerError> {
         for listen in &options.listen {
             listen.check(options.password.is_some())?;
         }
         // Before the node makes its memory, which takes a while: who connects meanwhile waits, and an address that is taken is told at once.
         let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        Ok(Bound { listeners, options })
+    }
+
+    /// Where it listens; ports that the system chose are filled in.
+    pub fn addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), ServerError> {
+        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(ServerError::Thread)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Bound {
+    /// The files of its sockets, for who ends the process without a drop.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let file = |listener: &Listener| match listener {
+            Listener::Unix(.., path) => Some(path.clone()),
+            Listener::Tcp(_) => None,
+        };
+        self.listeners.iter().filter_map(file).collect()
+    }
+
+    /// Serves, once the node has memory for values.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn serve(self) -> Result<Server, ServerError> {
+        let Self { listeners, mut options } = self;
         // Whether there is memory for values is better said now than to the first client.
         let pool = Pool::connect(Some(&options.socket))?;
         drop(pool.kv_values(&crate::keyspace::Keyspace::fingerprint(&options.namespace, 0))?);
-        let mut options = options;
         let descriptors = limits::raise_open_files()?.soft;
         let most = usize::try_from(descriptors.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX);
         options.clients_max = options.clients_max.min(most);
@@ -115,7 +159,7 @@ impl Server {
         let threads = options.threads.max(1);
         let shared = Arc::new(Shared::new(options, port.unwrap_or(0)));
         let stop = Arc::new(EventCounter::new()?);
-        let mut server = Self { addresses, mailboxes: Vec::new(), stop, threads: Vec::new() };
+        let mut server = Server { addresses, mailboxes: Vec::new(), stop, threads: Vec::new() };
         for number in 0..threads {
             let mailbox = Arc::new(Mailbox::new()?);
             let worker = Worker::new(Arc::clone(&shared), Arc::clone(&mailbox))?;
@@ -130,17 +174,6 @@ impl Server {
             }
         })?;
         Ok(server)
-    }
-
-    /// Where it listens; ports that the system chose are filled in.
-    pub fn addresses(&self) -> &[Listen] {
-        &self.addresses
-    }
-
-    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), ServerError> {
-        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(ServerError::Thread)?;
-        self.threads.push(thread);
-        Ok(())
     }
 }
 

@@ -367,17 +367,18 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
     let signals = SignalWatch::new()?;
     let socket = options.socket.clone();
     let chosen = options.clone();
-    let starting = Starting::begin_in_order(context.output, INTERRUPTED)?;
+    let mut starting = Starting::begin_in_order(context.output, INTERRUPTED)?;
     let join = options.join.clone();
     let notice =
         join.map(|address| context.notice(format!("the node at {address}, which is to host the directory")));
     let node = Node::start(options).map_err(|error: NodeError| Failure::of(&error))?;
     drop(notice);
+    // Before anything else: what was adopted is said here alone.
+    node.messages.iter().for_each(|message| context.output.say(message));
     if starting.finish() {
         node.stop();
         return Ok(ExitCode::SUCCESS);
     }
-    node.messages.iter().for_each(|message| context.output.say(message));
     // Asked over its own socket: ready is who answers.
     let status = context.pool()?.status()?;
     let ready = json!({

@@ -9,6 +9,7 @@ use crate::starting::Starting;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
 use hinterland_os::notice::Notice;
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_os::socket::SocketFile;
 use hinterland_pool::Pool;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -73,11 +74,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         }
     };
     let output = context.output;
-    let starting = Starting::begin()?;
-    let notice = Notice::begin(NOTICE, move || {
-        output.say("waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB");
-    });
-    let server = Server::start(ServerOptions {
+    let bound = Server::bind(ServerOptions {
         listen: arguments.listen.clone(),
         socket: context.socket(),
         namespace: arguments.namespace.clone(),
@@ -87,6 +84,12 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         clients_max: arguments.clients as usize,
         buffers_bytes: usize::try_from(arguments.buffers.bytes).unwrap_or(usize::MAX),
     })?;
+    let files = bound.files();
+    let starting = Starting::begin_with(move || files.iter().for_each(|file| drop(SocketFile::of(file))))?;
+    let notice = Notice::begin(NOTICE, move || {
+        output.say("waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB");
+    });
+    let server = bound.serve()?;
     drop(notice);
     drop(starting);
     let addresses: Vec<String> = server.addresses().iter().map(Listen::to_string).collect();

@@ -73,6 +73,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{address} is reached from other hosts, and there is no key");
         return Err(Failure::usage(text, "give --key FILE, or listen on 127.0.0.1"));
     }
+    // Before there is a folder: who does not wait for the node any longer leaves nothing behind.
+    let pool = arguments.pool.as_deref().map(reachable_pool).transpose()?;
     let (folder, _own) = match &arguments.cache {
         Some(folder) => (folder.clone(), None),
         None => {
@@ -88,7 +90,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         sessions_max: usize::from(arguments.sessions),
         cache: Some(folder),
         cache_bytes: arguments.cache_size.bytes,
-        pool: arguments.pool.as_deref().map(reachable_pool).transpose()?,
+        pool,
         program: [OWN_PROGRAM, "gpu", "session"].map(str::to_owned).to_vec(),
     })?;
     let addresses: Vec<String> = daemon.addresses().iter().map(ToString::to_string).collect();

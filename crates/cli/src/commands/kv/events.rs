@@ -3,10 +3,14 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::shapes::hexadecimal;
+use crate::starting::ENDED_BY_SIGNAL;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_proto::control::KvEvent;
+use nix::libc::SIGINT;
 use serde_json::{Value, json};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Time between two questions to the node.
@@ -30,11 +34,13 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`] if the node goes.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    end_when_interrupted()?;
+    let follows = Arc::new(AtomicBool::new(false));
+    end_when_interrupted(Arc::clone(&follows))?;
     let cache = super::open(&arguments.namespace, context)?;
     let mut after = arguments.after;
     loop {
         let some = cache.events(after)?;
+        follows.store(!arguments.once, Ordering::Release);
         if some.lost {
             context.output.warn("some events before these are not known any more: look at the blocks anew");
         }
@@ -53,13 +59,15 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     }
 }
 
-/// Ends the command by a signal, whatever it waits for: a node may be silent, and there is nothing to put back.
-fn end_when_interrupted() -> Result<(), Failure> {
+/// Ends the command by a signal, whatever it waits for: a node may be silent, and there is nothing to put back. That is the usual end of one
+/// that follows; before, what was asked for has not been printed.
+fn end_when_interrupted(follows: Arc<AtomicBool>) -> Result<(), Failure> {
     let signals = SignalWatch::new()?;
     let wait = move || {
         // A wait that fails ends as a signal would: the command could not be ended otherwise.
         let _ = wait_readable(&signals, None);
-        std::process::exit(0);
+        let signal = signals.take().unwrap_or(SIGINT);
+        std::process::exit(if follows.load(Ordering::Acquire) { 0 } else { ENDED_BY_SIGNAL + signal });
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
     thread.map(drop).map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))
