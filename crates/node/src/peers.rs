@@ -190,6 +190,11 @@ impl Peers {
         silent.insert(address.to_owned(), Instant::now());
     }
 
+    /// Somebody answered at an address: it is asked again by all.
+    pub fn note_answer(&self, address: &str) {
+        self.lock_silent().remove(address);
+    }
+
     fn lock_silent(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,6 +248,10 @@ impl Peers {
         let is_over = || begun.elapsed() >= within.min(self.identity.timeout) || !goes_on();
         if answer.is_err() && is_over() {
             self.note_silent(address);
+        }
+        // Heartbeats and what is urgent are answered, too, by one that hangs in everything else.
+        if answer.is_ok() && way == Way::Common && !is_urgent(request) {
+            self.note_answer(address);
         }
         match decode(&answer?)? {
             PeerReply::Error { code, text } => Err(Refused::new(code, text)),
@@ -549,6 +558,20 @@ mod tests {
         assert_eq!(answer.unwrap_err().code, errno::EHOSTUNREACH);
         assert!(dropped.is_err());
         assert_eq!(asked, (1, 1), "one question over one connection");
+    }
+
+    #[test]
+    fn a_home_that_answers_again_is_not_taken_for_silent_any_more() {
+        let (service, server, peers) = slow_peer(1);
+        let address = server.address().to_string();
+        assert!(peers.drop_within(&address, ObjectId(1), Duration::from_millis(50)).is_err());
+        assert!(!peers.lock_silent().is_empty(), "or this shows nothing");
+        *service.is_let_go.lock().unwrap() = true;
+        service.changed.notify_all();
+        peers.beat(&address, &PeerRequest::Directory(b"beat".to_vec())).unwrap();
+        assert!(!peers.lock_silent().is_empty(), "a heartbeat is answered by one that hangs, too");
+        peers.call(&address, &PeerRequest::HomeDrop { object: ObjectId(2) }).unwrap();
+        assert!(peers.lock_silent().is_empty());
     }
 
     #[test]

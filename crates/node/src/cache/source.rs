@@ -496,7 +496,9 @@ impl Source {
         let body = encode(&PeerRequest::Attach { object })?;
         let answer =
             endpoint.call(&body).inspect_err(|error| self.note_silent(&self.info(), home.node, error));
-        let handle = match decode(&answer?)? {
+        let answer = answer?;
+        self.peers.note_answer(&home.address);
+        let handle = match decode(&answer)? {
             PeerReply::Granted { handle } => handle,
             other => return Err(unexpected(&other)),
         };
