@@ -220,6 +220,18 @@ impl State {
     }
 }
 
+/// # Errors
+/// A copy to a device would read what an earlier one brings: all is read when the list is launched.
+fn check_landing(list: &List) -> Result<(), Code> {
+    if list.reads_what_landed() {
+        eprintln!(
+            "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
+        );
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
 /// The stream of an entry that comes behind one of the stream `lane`: a function that is called is of whatever stream it comes behind.
 fn stream_in(lane: u32, list: &List, entry: usize) -> u32 {
     let entry = &list.entries[entry];
@@ -309,12 +321,7 @@ impl Session {
             // What was captured since the last look is as much of it.
             state.see();
             let (list, pieces) = state.one_by_one(self.edge_event()?)?;
-            if list.reads_what_landed() {
-                eprintln!(
-                    "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
-                );
-                return Err(NOT_SUPPORTED);
-            }
+            check_landing(&list)?;
             self.define(&place, list, Some(pieces), (state.memory.clone(), objects))?
         } else {
             self.define(&place, state.list.clone(), None, (state.memory.clone(), objects))?
@@ -497,7 +504,7 @@ impl Session {
     /// Gives a node of an instance other commands; the graph stays as it is.
     ///
     /// # Errors
-    /// There is no such node in the instance, or it is of another kind.
+    /// There is no such node in the instance, it is of another kind, or a copy to a device would read what another one brings.
     pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
         let place = *self.captures.nodes.get(node)?;
         let (kind, attributes) = self.with_node(node, |_, state, index| {
@@ -547,6 +554,7 @@ impl Session {
         let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
         (piece.first + piece.count..does.list.entries.len())
             .for_each(|entry| new.push_frame(&does.list, entry));
+        check_landing(&new)?;
         let moved = pieces.iter().map(|one| {
             if one.first > piece.first {
                 Piece { first: one.first.saturating_add_signed(grown), ..*one }
@@ -616,13 +624,15 @@ impl Session {
     /// # Errors
     /// There is no such node.
     pub fn destroy_node(&self, node: u32) -> Result<(), Code> {
-        self.with_node(node, |_, state, index| {
+        let objects = self.with_node(node, |_, state, index| {
             self.change(state)?;
             state.nodes[index].is_gone = true;
             state.nodes[index].dependencies.clear();
             state.nodes.iter_mut().for_each(|one| one.dependencies.retain(|before| *before != index));
-            Ok(())
+            Ok(std::mem::take(&mut state.nodes[index].objects))
         })?;
+        // The graph has no more use for what only this node had; they go when it is not locked any more.
+        drop(objects);
         self.captures.nodes.remove(node).map(drop)
     }
 
