@@ -257,6 +257,10 @@ static void batch() {
     REFUSED(copy(far, bytes.data(), BYTES, 2), cudaErrorNotSupported);
     GOOD(copy(there, far, BYTES, 2));
     GOOD(cudaStreamEndCapture(stream, &graph));
+    // None of those that were refused is in it.
+    size_t nodes = 0;
+    GOOD(cudaGraphGetNodes(graph, nullptr, &nodes));
+    EXPECT(nodes == MANY);
     REFUSED(copy(far, bytes.data(), BYTES, 0), cudaErrorInvalidValue);
     attributes[0].srcAccessOrder = cudaMemcpySrcAccessOrderInvalid;
     REFUSED(copy(far, bytes.data(), BYTES, 1), cudaErrorInvalidValue);

@@ -76,17 +76,19 @@ impl Batch {
         if starts[0] != 0 || !grow || !are_inside || !are_known || stream.is_default() {
             return Err(whole(INVALID_VALUE));
         }
-        for index in 0..self.count {
-            let kind = starts.partition_point(|start| *start <= index) - 1;
+        let is_refused = |index: &usize| {
+            let kind = starts.partition_point(|start| start <= index) - 1;
             let is_now = attributes[kind].order == DURING_CALL;
-            let here = |code| (Some(index), code);
-            if is_now && stream.is_captured() && !session.is_device_address(from[index].addr() as u64) {
-                // Each launch would read what is gone by then.
-                return Err(here(NOT_SUPPORTED));
-            }
-            session.copy(&stream, to[index], from[index], bytes[index]).map_err(here)?;
+            // Each launch would read what is gone by then.
+            is_now && stream.is_captured() && !session.is_device_address(from[*index].addr() as u64)
+        };
+        // Before the first copy, so that a graph has all of them or none.
+        if let Some(index) = (0..self.count).find(is_refused) {
+            return Err((Some(index), NOT_SUPPORTED));
         }
-        Ok(())
+        (0..self.count).try_for_each(|index| {
+            session.copy(&stream, to[index], from[index], bytes[index]).map_err(|code| (Some(index), code))
+        })
     }
 }
 
