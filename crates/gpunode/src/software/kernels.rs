@@ -78,7 +78,8 @@ impl Kernel {
     fn check_cluster(&self, program: &Program, name: &str, launch: &command::Launch) -> Result<(), Failure> {
         let is_given = launch.flags & command::launch_flags::CLUSTER != 0;
         let cluster = if is_given { launch.cluster } else { self.cluster.unwrap_or([1; 3]) };
-        if cluster == [1; 3] || !program.module.knows_cluster(name).unwrap_or(true) {
+        // What cannot be run at all is named by the launch, which says more.
+        if cluster == [1; 3] || !program.module.knows_cluster(name).unwrap_or(false) {
             return Ok(());
         }
         let words = format!(
