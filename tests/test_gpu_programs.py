@@ -14,12 +14,12 @@ PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_nodes": ("generic", "events", "external", "driver", "kinds"),
     "gpu_attributes": ("attributes", "memory", "parameters"),
-    "gpu_host_nodes": ("captured", "places", "made", "waits", "refused"),
+    "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused", "batch"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),
     "gpu_reset": ("memory", "handles", "code", "others"),
-    "gpu_user_objects": ("counts", "graphs", "captured"),
+    "gpu_user_objects": ("counts", "graphs", "captured", "functions"),
     "gpu_refusals": ("launches", "queries", "captures", "settings", "clusters"),
 }
 

@@ -279,6 +279,23 @@ static void waits() {
     EXPECT(last.was_open);
     GOOD(cudaStreamSynchronize(of.stream));
     EXPECT(of.first() == 2);
+    // Nor where the streams have parted and met before it.
+    gate met;
+    of.clear();
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaEventRecord(of.fork, of.stream));
+    GOOD(cudaStreamWaitEvent(of.other, of.fork, 0));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
+    add<<<1, COUNT, 0, of.other>>>(of.numbers, 1);
+    GOOD(cudaEventRecord(of.join, of.other));
+    GOOD(cudaStreamWaitEvent(of.stream, of.join, 0));
+    GOOD(cudaLaunchHostFunc(of.stream, gate::wait, &met));
+    exec = of.end();
+    GOOD(cudaGraphLaunch(exec, of.stream));
+    EXPECT(cudaStreamQuery(of.stream) == cudaErrorNotReady);
+    met.is_open = true;
+    GOOD(cudaStreamSynchronize(of.stream));
+    EXPECT(met.was_open && of.first() == 2);
     // Records for others behind a function are records of this launch.
     GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
     GOOD(cudaLaunchHostFunc(of.stream, gate::wait, &between));
@@ -298,13 +315,111 @@ static void waits() {
     EXPECT(of.here[0] == 2002);
 }
 
-static cudaError_t told[3];
+// A launch is behind the one before it, in whatever stream that was, also when one of the two calls no functions.
+static void streams() {
+    things of;
+    looks data(of.here);
+    int one = 1, right = 0;
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, one);
+    GOOD(cudaMemcpyAsync(of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost, of.stream));
+    GOOD(cudaLaunchHostFunc(of.stream, looks::call, &data));
+    GOOD(cudaMemcpyAsync(of.numbers, of.here, BYTES, cudaMemcpyHostToDevice, of.stream));
+    add_slowly<<<1, COUNT, 0, of.stream>>>(of.numbers, one, 2000);
+    cudaGraphExec_t exec = of.end();
+    cudaGraph_t plain;
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 5);
+    GOOD(cudaStreamEndCapture(of.stream, &plain));
+    for (int round = 1; round <= 3; round++) {
+        GOOD(cudaGraphLaunch(exec, of.stream));
+        GOOD(cudaGraphLaunch(exec, of.other));
+        GOOD(cudaStreamSynchronize(of.other));
+        for (int launch = 0; launch < 2; launch++) {
+            right = (right + 1) * 10 + 2000;
+        }
+        EXPECT(data.calls == 2 * round && data.is_even && of.first() == right);
+    }
+    GOOD(cudaGraphLaunch(exec, of.stream));
+    GOOD(cudaGraphExecUpdate(exec, plain, nullptr));
+    GOOD(cudaGraphLaunch(exec, of.other));
+    GOOD(cudaStreamSynchronize(of.other));
+    EXPECT(of.first() == (right + 1) * 10 + 2005);
+    // The stream of the launch before may have gone.
+    cudaStream_t gone;
+    GOOD(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+    of.clear();
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaLaunchHostFunc(of.stream, looks::call, &data));
+    add_slowly<<<1, COUNT, 0, of.stream>>>(of.numbers, one, 2000);
+    exec = of.end();
+    GOOD(cudaGraphLaunch(exec, gone));
+    GOOD(cudaStreamDestroy(gone));
+    of.run(exec);
+    EXPECT(of.first() == 4000);
+}
+
+// Between a function and the commands behind it the stream is not done for another thread either, whose work comes behind the launch.
+static void threads() {
+    things of;
+    std::atomic<int> begun { 0 };
+    const int rounds = 100;
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaLaunchHostFunc(of.stream, [](void * data) { ++*(std::atomic<int> *) data; }, &begun));
+    add_slowly<<<1, COUNT, 0, of.stream>>>(of.numbers, 1, 100);
+    GOOD(cudaMemcpyAsync(of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost, of.stream));
+    cudaGraphExec_t exec = of.end();
+    for (int round = 1; round <= rounds; round++) {
+        std::thread waits([&] {
+            while (begun < round) {
+            }
+            if (round % 2) {
+                GOOD(cudaStreamSynchronize(of.stream));
+            } else {
+                while (cudaStreamQuery(of.stream) == cudaErrorNotReady) {
+                }
+            }
+            EXPECT(of.here[0] == 100 * round);
+        });
+        GOOD(cudaGraphLaunch(exec, of.stream));
+        waits.join();
+    }
+    // Two launches into streams that wait for each other.
+    cudaStream_t blocking;
+    cudaGraphExec_t second;
+    GOOD(cudaStreamCreate(&blocking));
+    of.clear();
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaLaunchHostFunc(of.stream, [](void * data) { ++*(std::atomic<int> *) data; }, &begun));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
+    GOOD(cudaLaunchHostFunc(of.stream, [](void * data) { ++*(std::atomic<int> *) data; }, &begun));
+    second = of.end();
+    const auto launches = [&](cudaGraphExec_t one, cudaStream_t stream) {
+        for (int round = 0; round < rounds; round++) {
+            GOOD(cudaGraphLaunch(one, stream));
+        }
+        GOOD(cudaStreamSynchronize(stream));
+    };
+    std::thread other([&] { launches(second, blocking); });
+    launches(exec, nullptr);
+    other.join();
+    GOOD(cudaDeviceSynchronize());
+    EXPECT(of.first() == 101 * rounds && begun == 4 * rounds);
+}
+
+static cudaError_t told[6];
+static cudaGraphExec_t own;
+static cudaGraph_t of_own;
 
 static void calls_cuda(void * data) {
     things & of = *(things *) data;
     told[0] = cudaMemsetAsync(of.numbers, 1, BYTES, of.stream);
     told[1] = cudaLaunchHostFunc(of.stream, note, nullptr);
     told[2] = cudaStreamSynchronize(of.stream);
+    // The launch that the function is of is not over.
+    told[3] = cudaGraphExecDestroy(own);
+    told[4] = cudaGraphExecUpdate(own, of_own, nullptr);
+    told[5] = cudaGraphLaunch(own, of.stream);
 }
 
 static void refused() {
@@ -330,16 +445,33 @@ static void refused() {
     GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
     GOOD(cudaLaunchHostFunc(of.stream, calls_cuda, &of));
     add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
-    of.run(of.end());
+    GOOD(cudaStreamEndCapture(of.stream, &of_own));
+    GOOD(cudaGraphInstantiate(&own, of_own, 0));
+    of.run(own);
     for (auto code : told) {
         EXPECT(code == cudaErrorNotPermitted);
     }
     EXPECT(of.first() == 1);
+    GOOD(cudaGraphExecDestroy(own));
+    // A copy to a device that would read, in the instance alone, what an earlier one brings.
+    int * elsewhere;
+    cudaGraphNode_t out, in;
+    GOOD(cudaMallocHost(&elsewhere, BYTES));
+    GOOD(cudaGraphCreate(&graph, 0));
+    GOOD(cudaGraphAddMemcpyNode1D(&out, graph, nullptr, 0, of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost));
+    GOOD(cudaGraphAddMemcpyNode1D(&in, graph, &out, 1, of.numbers, elsewhere, BYTES, cudaMemcpyHostToDevice));
+    GOOD(cudaGraphInstantiate(&own, graph, 0));
+    REFUSED(cudaGraphExecMemcpyNodeSetParams1D(own, in, of.numbers, of.here, BYTES, cudaMemcpyHostToDevice),
+            cudaErrorNotSupported);
+    memset(elsewhere, 0, BYTES);
+    of.run(own);
+    EXPECT(of.here[0] == 1 && of.first() == 0);
 }
 
 int main(int count, char ** words) {
     const part parts[] = {
-        { "captured", captured }, { "places", places }, { "made", made }, { "waits", waits }, { "refused", refused },
+        { "captured", captured }, { "places", places }, { "made", made }, { "waits", waits },
+        { "streams", streams }, { "threads", threads }, { "refused", refused },
     };
     return run_parts(parts, count, words);
 }

@@ -44,10 +44,13 @@ struct counted {
         EXPECT(ends == 1);
     }
 
-    // Whatever was to come has come by then: functions are called one after the other.
-    void expect_none(cudaStream_t stream) const {
-        GOOD(cudaLaunchHostFunc(stream, [](void *) {}, nullptr));
-        GOOD(cudaStreamSynchronize(stream));
+    // Whatever was to come has come by then: objects end one after the other.
+    void expect_none() const {
+        counted last;
+        cudaUserObject_t object;
+        GOOD(cudaUserObjectCreate(&object, &last, counted::end, 1, NO_SYNC));
+        GOOD(cudaUserObjectRelease(object, 1));
+        last.expect_end();
         EXPECT(ends == 0);
     }
 };
@@ -72,7 +75,7 @@ static void counts() {
     REFUSED(cudaUserObjectRelease(object, 6), cudaErrorInvalidValue);
     REFUSED(cudaUserObjectRelease(object, 0), cudaErrorInvalidValue);
     GOOD(cudaUserObjectRelease(object, 4));
-    data.expect_none(stream);
+    data.expect_none();
     GOOD(cudaUserObjectRelease(object, 1));
     data.expect_end();
     EXPECT(data.thread != std::this_thread::get_id() && data.told == cudaErrorNotPermitted);
@@ -107,12 +110,22 @@ static void graphs() {
     GOOD(cudaGraphInstantiate(&exec, parent, 0));
     GOOD(cudaGraphDestroy(parent));
     GOOD(cudaGraphLaunch(exec, stream));
-    data.expect_none(stream);
+    data.expect_none();
     // What the instance does then does not need it.
     GOOD(cudaGraphExecUpdate(exec, empty, nullptr));
     data.expect_end();
     GOOD(cudaGraphExecDestroy(exec));
     GOOD(cudaGraphDestroy(graph));
+    // With a node that is taken out of a graph which stays.
+    counted late;
+    GOOD(cudaUserObjectCreate(&object, &late, counted::end, 1, NO_SYNC));
+    GOOD(cudaGraphCreate(&graph, 0));
+    GOOD(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+    GOOD(cudaGraphAddChildGraphNode(&node, empty, nullptr, 0, graph));
+    GOOD(cudaGraphDestroy(graph));
+    late.expect_none();
+    GOOD(cudaGraphDestroyNode(node));
+    late.expect_end();
 }
 
 // As allocators and libraries do it: given to the graph of a capture, and gone when the instance and its work are.
@@ -157,7 +170,39 @@ static void captured() {
     other.expect_end();
 }
 
+struct gate {
+    std::atomic<bool> has_begun { false }, is_open { false }, was_open { false };
+
+    static void wait(void * data) {
+        gate & of = *(gate *) data;
+        of.has_begun = true;
+        for (int tries = 0; tries < SECONDS * 1000 && !of.is_open; tries++) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        of.was_open = of.is_open.load();
+    }
+};
+
+// Functions of streams do not wait for the end of an object, which may wait for one of them.
+static void functions() {
+    gate slow;
+    cudaUserObject_t object;
+    cudaStream_t stream = new_stream();
+    GOOD(cudaUserObjectCreate(&object, &slow, gate::wait, 1, NO_SYNC));
+    GOOD(cudaUserObjectRelease(object, 1));
+    while (!slow.has_begun) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    GOOD(cudaLaunchHostFunc(stream, [](void * data) { ((gate *) data)->is_open = true; }, &slow));
+    GOOD(cudaStreamSynchronize(stream));
+    counted last;
+    last.expect_none();
+    EXPECT(slow.was_open);
+}
+
 int main(int count, char ** words) {
-    const part parts[] = { { "counts", counts }, { "graphs", graphs }, { "captured", captured } };
+    const part parts[] = {
+        { "counts", counts }, { "graphs", graphs }, { "captured", captured }, { "functions", functions },
+    };
     return run_parts(parts, count, words);
 }

@@ -1,13 +1,15 @@
 //! Functions of the program that are called in the order of a stream, by one thread, in the order in which they were given.
 //!
 //! The node knows nothing of them. A function is called when a mark behind the work before it is reached, and whoever puts work of the
-//! program behind it waits until it has returned. The same thread calls what ends objects of the program, which nothing is behind.
+//! program behind it waits until it has returned. What ends objects of the program, which nothing
+//! is behind, is called by a thread of its own: functions do not wait for the work of all devices, as those do.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 use super::context::Owner;
 use super::inbox::Pending;
@@ -32,8 +34,13 @@ impl HostCall {
 }
 
 thread_local! {
-    /// Whether this is the thread that calls.
+    /// Whether this is a thread that calls.
     static IS_CALLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a function of the program that a stream calls is what calls this.
+pub(super) fn is_caller() -> bool {
+    IS_CALLER.get()
 }
 
 /// The stream that a function was given to.
@@ -75,7 +82,21 @@ struct State {
     /// Functions that have not returned, by their stream, if they have one: those that wait, and before them the one that is being called.
     open: VecDeque<Option<Place>>,
     waiting: VecDeque<Waiting>,
+    /// Launches of graphs that functions are called in, by the threads that make them, from their first command to their last.
+    launches: Vec<(ThreadId, Place)>,
     has_thread: bool,
+}
+
+impl State {
+    /// Whether a launch that is meant is made by another thread than this one.
+    fn is_launched(&self, is_meant: impl Fn(&Place) -> bool) -> bool {
+        self.launches.iter().any(|(thread, place)| is_meant(place) && *thread != std::thread::current().id())
+    }
+
+    /// Whether anything that is meant is in front of what this thread does.
+    fn is_in_front(&self, is_meant: impl Fn(&Place) -> bool) -> bool {
+        self.open.iter().flatten().any(&is_meant) || self.is_launched(is_meant)
+    }
 }
 
 /// The functions of a session.
@@ -83,8 +104,23 @@ struct State {
 pub struct Callbacks {
     state: Mutex<State>,
     changed: Condvar,
-    /// As many as are open, for who asks without the lock.
+    /// As many as are open, and launches, for who asks without the lock.
     open: AtomicUsize,
+}
+
+/// A launch that functions are called in: for other threads its stream is not done until it is over, also while none of the functions is open.
+pub(super) struct Launching<'session> {
+    callbacks: &'session Callbacks,
+    thread: ThreadId,
+}
+
+impl Drop for Launching<'_> {
+    fn drop(&mut self) {
+        let mut state = self.callbacks.state();
+        // A thread makes one launch at a time.
+        state.launches.retain(|(thread, _)| *thread != self.thread);
+        self.callbacks.count(&state);
+    }
 }
 
 impl fmt::Debug for Callbacks {
@@ -100,25 +136,32 @@ impl Callbacks {
 
     #[inline(always)]
     fn is_any_open(&self) -> bool {
-        // Acquire: pairs with the release in `finish`; what a function wrote is seen by who does not wait for it any more.
+        // Acquire: pairs with the release in `count`; what a function wrote is seen by who does not wait for it any more.
         self.open.load(Ordering::Acquire) != 0
     }
 
     fn is_open(&self, is_meant: impl Fn(&Place) -> bool) -> bool {
-        self.is_any_open() && self.state().open.iter().flatten().any(is_meant)
+        self.is_any_open() && self.state().is_in_front(is_meant)
     }
 
-    /// Returns when none of those that are meant is open.
+    /// Says how many there are, and that they are others than before.
+    fn count(&self, state: &State) {
+        // Release: pairs with the load in `is_any_open`.
+        self.open.store(state.open.len() + state.launches.len(), Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Returns when nothing of what is meant is so.
     #[cold]
-    fn wait(&self, is_meant: impl Fn(&Place) -> bool) -> Result<(), Code> {
+    fn wait(&self, is_so: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Code> {
         if IS_CALLER.get() {
             return Err(NOT_PERMITTED);
         }
         let mut state = self.state();
-        while state.open.iter().flatten().any(&is_meant) {
+        while is_so(&state) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(())
+        Ok(state)
     }
 
     /// The next function; waits for one.
@@ -135,9 +178,7 @@ impl Callbacks {
     fn finish(&self) {
         let mut state = self.state();
         state.open.pop_front();
-        // Release: pairs with the load in `is_any_open`.
-        self.open.store(state.open.len(), Ordering::Release);
-        self.changed.notify_all();
+        self.count(&state);
     }
 }
 
@@ -155,33 +196,51 @@ impl Session {
             return Err(CAPTURE_UNSUPPORTED);
         }
         self.check_default(stream)?;
+        let place = Place::of(stream);
+        if self.callbacks.is_any_open() {
+            // Not between the commands of a launch that another thread makes.
+            drop(self.callbacks.wait(|state| state.is_launched(|other| place.meets(other)))?);
+        }
         let marks = self.end_of_work(stream)?.into_iter().collect();
-        self.call_behind(marks, call, Some(Place::of(stream)))
+        self.call_behind(&self.callbacks, marks, call, Some(place))
+    }
+
+    /// Begins a launch that functions are called in, when nothing is in front of it any more; it lasts as long as what is returned.
+    ///
+    /// # Errors
+    /// This is such a function itself.
+    pub(super) fn begin_launch(&self, stream: &Stream) -> Result<Launching<'_>, Code> {
+        let (callbacks, place, thread) = (&self.callbacks, Place::of(stream), std::thread::current().id());
+        // All at once: two launches that wait for each other's streams would else wait forever.
+        let mut state = callbacks.wait(|state| state.is_in_front(|other| place.meets(other)))?;
+        state.launches.push((thread, place));
+        callbacks.count(&state);
+        drop(state);
+        Ok(Launching { callbacks, thread })
     }
 
     fn call_behind(
         &'static self,
+        callbacks: &'static Callbacks,
         marks: Vec<Arc<Pending>>,
         call: Call,
         place: Option<Place>,
     ) -> Result<(), Code> {
-        let mut state = self.callbacks.state();
+        let mut state = callbacks.state();
         if !state.has_thread {
-            start(self)?;
+            start(self, callbacks)?;
             state.has_thread = true;
         }
         state.waiting.push_back(Waiting { marks, call });
         state.open.push_back(place);
-        // Relaxed: who was told by this thread that there is one sees it; for others the two have no order.
-        self.callbacks.open.store(state.open.len(), Ordering::Relaxed);
-        self.callbacks.changed.notify_all();
+        callbacks.count(&state);
         Ok(())
     }
 
     /// Has a function called when all work is done that was sent so far, or cannot be any more; nothing waits for it.
     pub(super) fn call_behind_all(&'static self, call: Call) {
         let marks = self.end_of_all_work().unwrap_or_default();
-        if self.call_behind(marks, call, None).is_err() {
+        if self.call_behind(&self.endings, marks, call, None).is_err() {
             eprintln!("hinterland: there can be no thread that ends an object of a graph, which stays");
         }
     }
@@ -197,15 +256,21 @@ impl Session {
         self.call_in_order(stream, call.call())
     }
 
-    /// Waits for the functions that work of a stream has before it.
+    /// Whether there may be a function to be waited for, or this may be one, which waits for none.
+    #[inline(always)]
+    fn is_any_open(&self) -> bool {
+        self.callbacks.is_any_open() || self.endings.is_any_open()
+    }
+
+    /// Waits for the functions that work of a stream has before it, and for launches of other threads that call some.
     ///
     /// # Errors
     /// This is such a function itself.
     #[inline(always)]
     pub(super) fn wait_callbacks(&self, stream: &Stream) -> Result<(), Code> {
-        if self.callbacks.is_any_open() {
+        if self.is_any_open() {
             let place = Place::of(stream);
-            return self.callbacks.wait(|other| place.meets(other));
+            drop(self.callbacks.wait(|state| state.is_in_front(|other| place.meets(other)))?);
         }
         Ok(())
     }
@@ -215,31 +280,35 @@ impl Session {
     /// # Errors
     /// This is such a function itself.
     pub(super) fn wait_callbacks_of(&self, owner: Owner) -> Result<(), Code> {
-        if self.callbacks.is_any_open() {
-            return self.callbacks.wait(|other| other.owner == owner);
+        if self.is_any_open() {
+            drop(self.callbacks.wait(|state| state.is_in_front(|other| other.owner == owner))?);
         }
         Ok(())
     }
 
-    /// Whether a function that work of a stream has before it has not returned.
+    /// Whether a function that work of a stream has before it has not returned, or a launch that calls some is not over.
     pub(super) fn has_callback(&self, stream: &Stream) -> bool {
         let place = Place::of(stream);
         self.callbacks.is_open(|other| place.meets(other))
     }
 
-    fn call_all(&self) {
+    fn call_all(&self, callbacks: &Callbacks) {
         IS_CALLER.set(true);
         loop {
-            let next = self.callbacks.next();
-            let outcome = next.marks.iter().try_for_each(|mark| self.wait_mark(mark));
+            let next = callbacks.next();
+            // All of them, also behind one that says that its device failed.
+            let mut outcome = Ok(());
+            for mark in &next.marks {
+                outcome = outcome.and(self.wait_mark(mark));
+            }
             (next.call)(outcome.err().unwrap_or_else(|| self.sticky()));
-            self.callbacks.finish();
+            callbacks.finish();
         }
     }
 }
 
 /// Starts the thread that calls. It gets none of the program's signals, and ends with the program.
-fn start(session: &'static Session) -> Result<(), Code> {
+fn start(session: &'static Session, callbacks: &'static Callbacks) -> Result<(), Code> {
     // SAFETY: sets of signals are plain, and the call writes the one that was in force.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
@@ -247,7 +316,8 @@ fn start(session: &'static Session) -> Result<(), Code> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         before
     };
-    let started = std::thread::Builder::new().name("cuda-callbacks".into()).spawn(|| session.call_all());
+    let started =
+        std::thread::Builder::new().name("cuda-callbacks".into()).spawn(|| session.call_all(callbacks));
     // SAFETY: as above; this is the set from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(drop).map_err(|_| NO_MEMORY)

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{
     Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, LaunchContent,
+    GraphUpdate, LaunchContent, MarkDevice,
 };
 use hinterland_proto::gpu::write_edits;
 
+use super::callback::is_caller;
 use super::context::Owner;
 use super::graph::Graph;
 use super::graph_memory::GraphMemory;
@@ -26,7 +27,7 @@ use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
 use super::user_object::UserObject;
-use crate::code::{Code, INVALID_VALUE};
+use crate::code::{Code, INVALID_VALUE, NOT_PERMITTED};
 
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
 const BASES_MAX: usize = 8;
@@ -83,6 +84,11 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Whether launches of it call functions.
+    fn has_calls(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Call(_)))
+    }
+
     fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
         self.steps.iter().filter_map(|step| match step {
             Step::Launch(part) => Some(part),
@@ -105,11 +111,18 @@ struct Does {
     definition: Arc<Definition>,
     /// What the node calls an instance of each of its parts.
     names: Vec<u32>,
+    /// The stream of the last launch, and whether that called functions.
+    last: Option<(Arc<Stream>, bool)>,
 }
 
 impl Instance {
-    fn does(&self) -> MutexGuard<'_, Does> {
-        self.does.lock().unwrap_or_else(PoisonError::into_inner)
+    /// # Errors
+    /// A function of the program calls this: the launch that it is of may have what is locked, until the function has returned.
+    fn does(&self) -> Result<MutexGuard<'_, Does>, Code> {
+        if is_caller() {
+            return Err(NOT_PERMITTED);
+        }
+        Ok(self.does.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -247,7 +260,7 @@ impl Session {
             let names =
                 graph.parts().map(|part| self.instantiate_part(part, flags)).collect::<Result<_, _>>()?;
             self.hold(&graph.memory);
-            Ok(Instance { flags, does: Mutex::new(Does { definition: graph.clone(), names }) })
+            Ok(Instance { flags, does: Mutex::new(Does { definition: graph.clone(), names, last: None }) })
         })?;
         Ok(name)
     }
@@ -261,10 +274,10 @@ impl Session {
     /// Makes an instance do what a definition says.
     ///
     /// # Errors
-    /// There is no such instance, or the node is gone.
+    /// There is no such instance, a function of the program calls this, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
-        let mut does = exec.does();
+        let mut does = exec.does()?;
         self.send_definition(graph)?;
         let mut had = std::mem::take(&mut does.names).into_iter();
         for part in graph.parts() {
@@ -283,9 +296,9 @@ impl Session {
     /// What an instance does.
     ///
     /// # Errors
-    /// There is no such instance.
+    /// There is no such instance, or a function of the program calls this.
     pub(super) fn definition_of(&self, exec: u32) -> Result<Arc<Definition>, Code> {
-        Ok(self.instances.execs.get(exec)?.does().definition.clone())
+        Ok(self.instances.execs.get(exec)?.does()?.definition.clone())
     }
 
     /// Whether there is such an instance.
@@ -299,10 +312,13 @@ impl Session {
     /// Ends an instance.
     ///
     /// # Errors
-    /// There is no such instance, or the node is gone.
+    /// There is no such instance, a function of the program calls this, or the node is gone.
     pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
+        if is_caller() {
+            return Err(NOT_PERMITTED);
+        }
         let gone = self.instances.execs.remove(exec)?;
-        let does = gone.does();
+        let does = gone.does()?;
         does.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
         self.release(&does.definition.memory)
     }
@@ -313,7 +329,7 @@ impl Session {
     /// The node is gone.
     pub(super) fn destroy_execs_of(&self, owner: Owner) -> Result<(), Code> {
         for (number, exec) in self.instances.execs.numbered() {
-            let is_meant = exec.does().definition.place.owner == owner;
+            let is_meant = exec.does()?.definition.place.owner == owner;
             if is_meant {
                 self.destroy_exec(number)?;
             }
@@ -336,13 +352,16 @@ impl Session {
     pub fn launch_exec(&'static self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
-            let does = exec.does().definition.clone();
+            let does = exec.does()?.definition.clone();
             let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
             return self.add_captured(&graph, stream.number, Node::child(&does));
         }
         self.check_default(stream)?;
         self.wait_callbacks(stream)?;
-        let does = exec.does();
+        let mut does = exec.does()?;
+        self.order_launch(&mut does, stream)?;
+        // The stream is not done, nor another thread's, between a function and the commands behind it.
+        let launching = does.definition.has_calls().then(|| self.begin_launch(stream)).transpose()?;
         let mut names = does.names.iter();
         for step in &does.definition.steps {
             match step {
@@ -354,8 +373,39 @@ impl Session {
                 Step::Call(call) => self.call_in_order(stream, call.call())?,
             }
         }
+        drop(launching);
         let memory = &does.definition.memory;
         if memory.is_none() { Ok(()) } else { self.note_launched(memory) }
+    }
+
+    /// Has a launch be behind the one before it, which CUDA promises also where that was in another stream. The node sees to it for one list; where there are more
+    /// of them in either launch, this waits.
+    fn order_launch(&self, does: &mut Does, stream: &Arc<Stream>) -> Result<(), Code> {
+        let has_calls = does.definition.has_calls();
+        let is_same = |last: &Arc<Stream>| Arc::ptr_eq(last, stream);
+        if let Some((last, had_calls)) = &does.last
+            && !is_same(last)
+            && (has_calls || *had_calls)
+        {
+            self.wait_callbacks(last)?;
+            self.wait_end(last)?;
+        }
+        if does.last.as_ref().is_none_or(|(last, had_calls)| *had_calls != has_calls || !is_same(last)) {
+            does.last = Some((stream.clone(), has_calls));
+        }
+        Ok(())
+    }
+
+    /// Waits for the work of a stream that may have been ended meanwhile.
+    fn wait_end(&self, stream: &Arc<Stream>) -> Result<(), Code> {
+        let device = stream.owner.device;
+        let end = if stream.is_destroyed() {
+            // The node may know it no more.
+            Some(self.mark(&[], |mark| MarkDevice { mark, device })?)
+        } else {
+            self.end_of_work(stream)?
+        };
+        end.map_or(Ok(()), |end| self.wait_mark(&end))
     }
 
     fn launch_part(&self, exec: u32, part: &Part, stream: &Arc<Stream>) -> Result<(), Code> {

@@ -154,14 +154,14 @@ impl List {
     }
 
     /// The runs of commands between the functions that are called. Each command of the list waits for the one before it; so does each of a run, of which the
-    /// first one waits for the launch and the last one is waited for by its end.
+    /// first one waits for the launch and the last one is waited for by its end. What only goes from one stream to another is no run.
     ///
     /// # Errors
     /// As [`push`](Self::push).
     pub fn runs(&self, origin: u32, event: u32) -> Result<Vec<Run>, Code> {
         let (mut runs, mut run) = (Vec::new(), Self::default());
         let finish = |mut run: Self, runs: &mut Vec<Run>| -> Result<(), Code> {
-            if let Some(last) = run.entries.last().map(|entry| entry.stream) {
+            if let Some(last) = run.entries.last().map(|entry| entry.stream).filter(|_| run.does_anything()) {
                 if last != origin {
                     run.switch(event, last, origin)?;
                 }
@@ -182,6 +182,15 @@ impl List {
         }
         finish(run, &mut runs)?;
         Ok(runs)
+    }
+
+    /// Whether it is more than commands that wait for each other. Those alone would have a launch wait for the function before them.
+    fn does_anything(&self) -> bool {
+        (0..self.entries.len()).any(|index| match self.frame(index) {
+            (EventRecord::WORD, body) => EventRecord::take(body).flags & EXTERNAL != 0,
+            (StreamWait::WORD, body) => StreamWait::take(body).flags & EXTERNAL != 0,
+            _ => true,
+        })
     }
 
     /// Word and body of a command.

@@ -77,6 +77,8 @@ pub struct Session {
     pub events: Table<Event>,
     pub(super) captures: Captures,
     pub(super) callbacks: Callbacks,
+    /// What ends objects of the program.
+    pub(super) endings: Callbacks,
     pub(super) instances: Instances,
     pub(super) user_objects: Table<Named>,
     pub(super) landing: Landing,
@@ -182,6 +184,7 @@ impl Session {
             events: Table::new(1),
             captures: Captures::new(),
             callbacks: Callbacks::default(),
+            endings: Callbacks::default(),
             instances: Instances::new(),
             user_objects: Table::new(1),
             landing: Landing::default(),
