@@ -341,8 +341,8 @@ static int listener_at(const char *space, const char *host) {
     return listener;
 }
 
-// Starts the far end: a process with `bytes` bytes of memory that it sends and receives.
-static int serve(size_t bytes, const char *space, const char *host) {
+// Starts the far end: a process with `bytes` bytes of memory that it sends and receives. Returns its number.
+static pid_t serve(size_t bytes, const char *space, const char *host) {
     int listener = listener_at(space, host);
     if (listener < 0) return -1;
     pid_t parent = getpid(), child = fork();
@@ -363,7 +363,7 @@ static int serve(size_t bytes, const char *space, const char *host) {
     close(listener);
     local_bytes = bytes;
     local = memory(bytes);
-    return local ? 0 : -1;
+    return local ? child : -1;
 }
 
 static int dial(void) {
@@ -512,8 +512,9 @@ int main(void) {
         } else if (!strcmp(word, "serve")) {
             char space[4096] = "", host[64] = "";
             sscanf(line, "%*s %*s %4095s %63s", space, host);
-            if (serve(a, space, host)) refuse("serve");
-            else answer("0", 0, 0, 0, 0);
+            pid_t far = serve(a, space, host);
+            if (far < 0) refuse("serve");
+            else answer("%.0f", far, 0, 0, 0);
         } else if (!strcmp(word, "latency")) {
             latency(a, b, c, d);
         } else if (!strcmp(word, "stream")) {

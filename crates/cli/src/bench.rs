@@ -17,6 +17,7 @@
 //!
 //! A bench is a module of its own that implements [`Bench`], and stands in [`BENCHES`].
 
+mod apart;
 pub mod case;
 pub mod content;
 mod directory;

@@ -2,6 +2,7 @@
 
 pub mod rdma;
 
+use super::apart::Apart;
 use super::case::Case;
 use super::ground::{BenchNode, Ground, NodePlan};
 use super::report::{Better, Row};
@@ -51,17 +52,21 @@ impl Bench for RackRw {
         let first = home.pool()?.create_region(&name, REGION_BYTES, None)?.address.unwrap_or_default();
         let pool = near.pool()?;
         let wire = RefCell::new(ground.machine()?);
-        wire.borrow_mut().ask(&format!("serve {REGION_BYTES}"))?;
+        // The number of a process.
+        let far = wire.borrow_mut().figure(&format!("serve {REGION_BYTES}"))? as u32;
         let count = if setting.quick { 200 } else { 5_000 };
         let mut rows = Vec::new();
         for (words, is_write) in [("read", false), ("write", true)] {
             for (size, bytes) in SIZES {
                 (setting.say)(&format!("rack-rw: {words} of {size}"));
                 let case = Case::new(format!("{words}-{size}"), "us", Better::Lower, || {
+                    let _apart = Apart::keep(std::process::id(), home.process());
                     latency_us(&pool, first, bytes, count, is_write)
                 })
                 .limit("bare TCP socket, both ends sleeping", || {
-                    wire.borrow_mut().figure(&format!("latency {bytes} {count} 0 0"))
+                    let mut wire = wire.borrow_mut();
+                    let _apart = Apart::keep(wire.process(), far);
+                    wire.figure(&format!("latency {bytes} {count} 0 0"))
                 });
                 rows.push(case.measure(setting.rounds));
             }

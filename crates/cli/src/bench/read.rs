@@ -1,6 +1,7 @@
 //! `read`: reads and writes at random offsets of a region, in the rack and over TCP, beside plain copies, bare sockets
 //! and Redis.
 
+use super::apart::Apart;
 use super::case::Case;
 use super::content::name;
 use super::ground::{BenchNode, Ground, NodePlan};
@@ -32,6 +33,10 @@ struct Scene {
     polling: RefCell<Worker>,
     blocking: RefCell<Worker>,
     machine: RefCell<Worker>,
+    /// The processes of the far ends that sleep: the node, and the one of the bare socket.
+    asleep: u32,
+    asleep_bare: u32,
+    redis: Option<u32>,
     unix: Result<RefCell<Connection>, Failure>,
     tcp: Result<RefCell<Connection>, Failure>,
     quick: bool,
@@ -68,16 +73,21 @@ impl Bench for Read {
         let connect = |how: fn(&Redis) -> Result<Connection, Failure>| {
             redis.as_ref().map_err(Clone::clone).and_then(how).map(RefCell::new)
         };
+        let mut machine = ground.machine()?;
+        // The number of a process.
+        let asleep_bare = machine.figure(&format!("serve {bytes}"))? as u32;
         let scene = Scene {
             rack: RefCell::new(reader(setting, &home, REGION, false)?),
             polling: RefCell::new(reader(setting, &near, REGION, true)?),
             blocking: RefCell::new(reader(setting, &near, "bench/asleep", false)?),
-            machine: RefCell::new(ground.machine()?),
+            machine: RefCell::new(machine),
+            asleep: asleep.process(),
+            asleep_bare,
+            redis: redis.as_ref().ok().map(Redis::process),
             unix: connect(Redis::over_unix),
             tcp: connect(Redis::over_tcp),
             quick: setting.quick,
         };
-        scene.machine.borrow_mut().ask(&format!("serve {bytes}"))?;
         let mut rows = Vec::new();
         for (word, size) in SIZES {
             (setting.say)(&format!("read: {word}"));
@@ -148,7 +158,7 @@ impl Scene {
         .limit("plain copy at such offsets", move || {
             self.rack.borrow_mut().figure(&format!("plain-{verb} {bytes} {count}"))
         })
-        .peer_or_why("Redis, unix socket", redis(&self.unix, verb, bytes, self.count(bytes, false)))
+        .peer_or_why("Redis, unix socket", redis(&self.unix, verb, bytes, self.count(bytes, false), None))
     }
 
     fn over_tcp<'scene>(
@@ -162,16 +172,21 @@ impl Scene {
         let worker = if polls { &self.polling } else { &self.blocking };
         let limit =
             if polls { "bare TCP socket, both ends spinning" } else { "bare TCP socket, both ends sleeping" };
+        let sleeps = !polls;
         let (is_write, polls) = (u8::from(verb == "write"), u8::from(polls));
         Case::new(case, "us", Better::Lower, move || {
             std::thread::sleep(SETTLE);
-            worker.borrow_mut().figure(&format!("{verb} {bytes} {count}"))
+            let mut worker = worker.borrow_mut();
+            let _apart = sleeps.then(|| Apart::keep(worker.process(), self.asleep));
+            worker.figure(&format!("{verb} {bytes} {count}"))
         })
         .limit(limit, move || {
             std::thread::sleep(SETTLE);
-            self.machine.borrow_mut().figure(&format!("latency {bytes} {count} {is_write} {polls}"))
+            let mut machine = self.machine.borrow_mut();
+            let _apart = sleeps.then(|| Apart::keep(machine.process(), self.asleep_bare));
+            machine.figure(&format!("latency {bytes} {count} {is_write} {polls}"))
         })
-        .peer_or_why("Redis, TCP", redis(&self.tcp, verb, bytes, count))
+        .peer_or_why("Redis, TCP", redis(&self.tcp, verb, bytes, count, self.redis.filter(|_| sleeps)))
     }
 
     fn streams<'scene>(&'scene self, verb: &'static str) -> Case<'scene> {
@@ -186,16 +201,18 @@ impl Scene {
     }
 }
 
-/// A figure of Redis, if there is one.
+/// A figure of Redis, if there is one, with `apart` as the process of the server that is kept from the processor of this one.
 fn redis<'scene>(
     connection: &'scene Result<RefCell<Connection>, Failure>,
     verb: &'static str,
     bytes: usize,
     count: usize,
+    apart: Option<u32>,
 ) -> Result<impl FnMut() -> Result<f64, Failure> + 'scene, &'scene Failure> {
     connection.as_ref().map(|connection| {
         move || {
             std::thread::sleep(SETTLE);
+            let _apart = apart.map(|server| Apart::keep(std::process::id(), server));
             let mut connection = connection.borrow_mut();
             if verb == "read" { connection.read(bytes, count) } else { connection.write(bytes, count) }
         }

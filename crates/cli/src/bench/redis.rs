@@ -33,6 +33,11 @@ trait Stream: Read + Write {}
 impl<Any: Read + Write> Stream for Any {}
 
 impl Redis {
+    /// The process of the server.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Starts a server that keeps nothing on disk.
     ///
     /// # Errors
