@@ -530,7 +530,7 @@ impl<W: Words> Store<W> {
     }
 
     /// Counts a child that is going to be written on a block, published or being written itself.
-    fn expect_child(&mut self, namespace: Namespace, parent: &BlockKey) -> Option<Kin> {
+    pub(crate) fn expect_child(&mut self, namespace: Namespace, parent: &BlockKey) -> Option<Kin> {
         let written = self.writing.get(&(namespace, *parent)).copied();
         let slot = self.find(namespace, parent).or(written)?;
         let used = self.chunks.get_mut(slot)?;

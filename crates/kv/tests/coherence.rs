@@ -203,10 +203,11 @@ impl World {
         let taken = self.ask(true, |node| node.store.take_slot(writer, SPACE, 1024, &mut |_| false).unwrap());
         let (slot, offset) = taken.unwrap();
         self.clients[client].write_pieces(offset, bytes.len() as u64, [&bytes[..]]).unwrap();
-        let key = (SPACE, self.keys[number as usize]);
+        let key = self.keys[number as usize];
+        let wish = Wish { namespace: SPACE, key, bytes: bytes.len() as u64, parent: None };
         self.ask(false, |node| {
             self.history().publishing(number, id);
-            let swapped = node.store.swap(writer, slot, key, bytes.len() as u64, Expects::Anything).unwrap();
+            let swapped = node.store.swap(writer, slot, &wish, Expects::Anything).unwrap();
             assert_eq!(swapped, Swapped::Done);
             self.history().published(number, node.place(number).unwrap());
         });

@@ -90,6 +90,7 @@ enum Step {
     Swap {
         index: usize,
         key: u8,
+        parent: Option<u8>,
         expects: Hope,
     },
     RemoveSeen {
@@ -155,8 +156,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(namespace, quota, priority)| Step::Limit { namespace, quota, priority }),
         6 => (0..3_u64, 0..2_u64, size())
             .prop_map(|(writer, namespace, bytes)| Step::Take { writer, namespace, bytes }),
-        8 => (any::<usize>(), any::<u8>(), hope())
-            .prop_map(|(index, key, expects)| Step::Swap { index, key, expects }),
+        8 => (any::<usize>(), any::<u8>(), prop::option::of(any::<u8>()), hope())
+            .prop_map(|(index, key, parent, expects)| Step::Swap { index, key, parent, expects }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(key, right)| Step::RemoveSeen { key, right }),
         1 => (1..100_usize).prop_map(|limit| Step::List { limit }),
         1 => (1..4_usize).prop_map(|count| Step::Leave { count }),
@@ -417,8 +418,8 @@ impl World {
     fn replace(&mut self, step: &Step) {
         match *step {
             Step::Take { writer, namespace, bytes } => self.take(writer, namespace, bytes),
-            Step::Swap { index, key: number, expects } if !self.taken.is_empty() => {
-                self.swap(index, number, expects)
+            Step::Swap { index, key: number, parent, expects } if !self.taken.is_empty() => {
+                self.swap(index, number, parent, expects)
             }
             Step::RemoveSeen { key: number, right } => self.remove_seen(number, right),
             Step::List { limit } => self.list(limit),
@@ -437,7 +438,7 @@ impl World {
         }
     }
 
-    fn swap(&mut self, index: usize, number: u8, hope: Hope) {
+    fn swap(&mut self, index: usize, number: u8, parent: Option<u8>, hope: Hope) {
         let (writer, slot, namespace, place) = self.taken.swap_remove(index % self.taken.len());
         let number = number & !1 | namespace as u8;
         let bytes = place.end - place.start;
@@ -458,22 +459,20 @@ impl World {
                 (Expects::Block(Seen { slot, generation: generation + 2 }), false)
             }
         };
-        let of_another = key(number ^ 1);
+        // One of another namespace is none.
+        let parent = parent.filter(|parent| parent & 1 == number & 1 && *parent != number);
+        let (other_namespace, other_key) = key(number ^ 1);
         let key = key(number);
+        let wish = Wish { parent: parent.map(|parent| crate::key(parent).1), ..wish(key.0, key.1, bytes) };
+        let of_another = Wish { namespace: other_namespace, key: other_key, ..wish };
         let is_pinned = self.is_pinned(number);
-        assert_eq!(
-            self.store.swap(writer + 1, slot, key, bytes, expects),
-            Err(StoreError::NotReserved(slot))
-        );
-        assert_eq!(
-            self.store.swap(writer, slot, of_another, bytes, expects),
-            Err(StoreError::NotReserved(slot))
-        );
+        assert_eq!(self.store.swap(writer + 1, slot, &wish, expects), Err(StoreError::NotReserved(slot)));
+        assert_eq!(self.store.swap(writer, slot, &of_another, expects), Err(StoreError::NotReserved(slot)));
         let class = self.store.slot_bytes(slot);
-        let longer = self.store.swap(writer, slot, key, class + 1, expects);
+        let longer = self.store.swap(writer, slot, &Wish { bytes: class + 1, ..wish }, expects);
         assert!(longer.is_err(), "{longer:?}");
         assert_eq!(self.store.is_as_expected(key.0, &key.1, expects), holds);
-        let swapped = self.store.swap(writer, slot, key, bytes, expects).unwrap();
+        let swapped = self.store.swap(writer, slot, &wish, expects).unwrap();
         assert_eq!(swapped == Swapped::Changed, !holds);
         assert!(!is_pinned || swapped != Swapped::Done);
         if swapped == Swapped::Done {
@@ -481,8 +480,11 @@ impl World {
             self.known.insert(number, (slot, bytes));
             let block = self.lookup(number).unwrap();
             assert!(self.given.insert((slot, block.generation)), "a generation is given once");
+            let parent = parent.filter(|&parent| self.lookup(parent).is_some());
+            assert_eq!(self.inspect(number).parent, parent.map(|parent| crate::key(parent).1));
+            self.parents.extend(parent.map(|parent| (number, parent)));
         }
-        assert_eq!(self.store.swap(writer, slot, key, bytes, expects), Err(StoreError::NotReserved(slot)));
+        assert_eq!(self.store.swap(writer, slot, &wish, expects), Err(StoreError::NotReserved(slot)));
     }
 
     fn remove_seen(&mut self, number: u8, right: bool) {

@@ -305,6 +305,32 @@ fn values_whose_session_has_ended_write_into_no_slot_that_others_have_by_now() {
     }
 }
 
+/// A session that writes blocks of a namespace and publishes none of them.
+fn writing(ground: &Ground, namespace: u64, keys: &[&[u8]]) -> Pool {
+    let pool = ground.pool();
+    let opened = ask(&pool, KvRequest::OpenKnown { namespace }).unwrap();
+    let KvReply::Opened { handle, .. } = opened else { panic!("{opened:?}") };
+    let block = |key: &&[u8]| KvBlock { key: key.to_vec(), bytes: 3, parent: KvParent::None };
+    let blocks: Vec<KvBlock> = keys.iter().map(block).collect();
+    let KvReply::Slots(slots) = ask(&pool, KvRequest::Reserve { handle, blocks }).unwrap() else { panic!() };
+    assert!(slots.iter().all(|slot| matches!(slot, KvSlot::Reserved { .. })), "{slots:?}");
+    pool
+}
+
+#[test]
+fn a_copy_of_a_block_that_another_is_writing_keeps_its_place_in_the_prefix() {
+    let ground = Ground::new("copied", 16 << 20);
+    let kv = ground.pool().kv("model").unwrap();
+    let _writer = writing(&ground, kv.namespace(), &[b"b", b"c", b"alone"]);
+    let blocks: [(&[u8], &[&[u8]]); 3] = [(b"a", &[b"1"]), (b"b", &[b"2"]), (b"c", &[b"3"])];
+    assert_eq!(kv.put_prefix(&blocks, None).unwrap(), [Stored::Written; 3]);
+    assert_eq!(put(&kv, b"alone", b"4"), Stored::Written);
+    let parent = |key: &[u8]| kv.inspect(key).unwrap().unwrap().parent;
+    assert_eq!((parent(b"a"), parent(b"b"), parent(b"c")), (None, Some(b"a".to_vec()), Some(b"b".to_vec())));
+    assert_eq!(parent(b"alone"), None);
+    assert_eq!(kv.inspect(b"a").unwrap().unwrap().children, [b"b"]);
+}
+
 /// Slots without a key.
 fn take(pool: &Pool, handle: Handle, count: usize) -> Vec<u32> {
     let take = vec![1000; count];
@@ -321,7 +347,14 @@ fn a_swap_of_several_blocks_that_cannot_be_whole_leaves_nothing() {
     let ground = Ground::new("whole", 16 << 20);
     let (one, other) = (ground.pool(), ground.pool());
     let (handle, theirs) = (open(&one), open(&other));
-    let swap = |slot, key: &[u8], expects| KvSwap { slot, key: key.to_vec(), bytes: 9, expects, sum: None };
+    let swap = |slot, key: &[u8], expects| KvSwap {
+        slot,
+        key: key.to_vec(),
+        bytes: 9,
+        parent: None,
+        expects,
+        sum: None,
+    };
     let all = |handle, blocks, seen| KvRequest::SwapAll { handle, blocks, seen, removes: true };
     let held = || {
         let stores = one.kv_status().unwrap();

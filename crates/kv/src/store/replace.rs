@@ -1,6 +1,6 @@
 //! Blocks that are replaced: a slot is taken without a key, and swapped in for whatever its key has.
 
-use super::{Store, StoreError, Used};
+use super::{Store, StoreError, Used, Wish};
 use crate::chunks::{BLOCK_BYTES_MAX, class_bytes};
 use crate::events::Event;
 use crate::family::Family;
@@ -84,7 +84,7 @@ impl<W: Words> Store<W> {
     }
 
     /// Makes what was written into a slot the block of a key, in place of the one that the key has. A reader finds one of
-    /// the two at any moment: the entry of the index is overwritten by one store.
+    /// the two at any moment: the entry of the index is overwritten by one store. What followed on the old one follows on nothing.
     ///
     /// # Errors
     /// [`StoreError::NotReserved`], also for a slot that was taken for another namespace; [`StoreError::Bytes`] or
@@ -93,10 +93,10 @@ impl<W: Words> Store<W> {
         &mut self,
         writer: u64,
         slot: u32,
-        (namespace, key): (Namespace, BlockKey),
-        bytes: u64,
+        wish: &Wish,
         expects: Expects,
     ) -> Result<Swapped, StoreError> {
+        let &Wish { namespace, key, bytes, parent } = wish;
         if bytes == 0 || bytes > BLOCK_BYTES_MAX {
             return Err(StoreError::Bytes(bytes));
         }
@@ -111,19 +111,30 @@ impl<W: Words> Store<W> {
         let used = self.end_writing(writer, slot)?;
         let old = self.find(namespace, &key);
         let is_as_expected = self.is_so(old, expects);
-        // At most 4 MiB: the cast loses nothing.
-        let used = Used { key, hash: key.hash(namespace), bytes: bytes as u32, writer: None, ..used };
-        let is_in = is_as_expected && self.put_in(slot, old, used);
-        if !is_in {
+        if !is_as_expected {
             self.give(slot);
-            return Ok(if is_as_expected { Swapped::NoRoom } else { Swapped::Changed });
+            return Ok(Swapped::Changed);
         }
+        let parent = parent.and_then(|parent| self.expect_child(namespace, &parent));
+        // At most 4 MiB: the cast loses nothing.
+        let mut used = Used { key, hash: key.hash(namespace), bytes: bytes as u32, writer: None, ..used };
+        if parent.is_some() {
+            // A child is younger than its parent, which may have come after the slot was taken.
+            self.serial += 1;
+            used.family = Family::new(self.serial, parent);
+        }
+        if !self.put_in(slot, old, used) {
+            self.expect_no_child(parent);
+            self.give(slot);
+            return Ok(Swapped::NoRoom);
+        }
+        let parent = self.adopt(slot);
         let space = self.spaces.entry(namespace).or_default();
         space.blocks += 1;
         space.bytes += bytes;
         self.status.blocks += 1;
         self.status.bytes += bytes;
-        self.journal.add(|| Event::Stored { namespace, key, parent: None, bytes: used.bytes });
+        self.journal.add(|| Event::Stored { namespace, key, parent, bytes: used.bytes });
         Ok(Swapped::Done)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{State, UserStore, key, refused};
 use crate::refused::Refused;
-use hinterland_kv::{BlockKey, Expects, LOOKUPS_AT_ONCE, Namespace, Seen, Swapped};
+use hinterland_kv::{BlockKey, Expects, LOOKUPS_AT_ONCE, Namespace, Seen, Swapped, Wish};
 use hinterland_proto::control::{KvExpects, KvKey, KvSeen, KvSlot, KvSwap, KvSwapped};
 use hinterland_types::SessionId;
 
@@ -24,7 +24,7 @@ impl UserStore {
         (give, take): (&[u32], &[u64]),
         on_disk: bool,
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
-        let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        let keys = keys_of(blocks)?;
         self.check_kept()?;
         let mut state = self.lock();
         if !on_disk {
@@ -72,7 +72,7 @@ impl UserStore {
         blocks: &[KvSwap],
         (seen, removes): (&[(KvKey, KvSeen)], bool),
     ) -> Result<Vec<KvSwapped>, Refused> {
-        let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        let keys = keys_of(blocks)?;
         let others = seen
             .iter()
             .map(|(bytes, block)| Ok((key(bytes)?, self::seen(*block))))
@@ -142,15 +142,26 @@ impl UserStore {
 fn swap_in(
     state: &mut State,
     session: SessionId,
-    key: (Namespace, BlockKey),
+    (namespace, key): (Namespace, BlockKey),
     block: &KvSwap,
 ) -> Result<Swapped, Refused> {
+    let wish = Wish { namespace, key, bytes: block.bytes, parent: parent(block)? };
     if let Some(sum) = block.sum {
         let noted = state.store.sum_of_written(session.0, block.slot, sum);
         noted.map_err(|error| refused(&error))?;
     }
-    let swapped = state.store.swap(session.0, block.slot, key, block.bytes, expects(block.expects));
+    let swapped = state.store.swap(session.0, block.slot, &wish, expects(block.expects));
     swapped.map_err(|error| refused(&error))
+}
+
+/// The keys of blocks; what they follow on can be keys, too.
+fn keys_of(blocks: &[KvSwap]) -> Result<Vec<BlockKey>, Refused> {
+    blocks.iter().map(|block| parent(block).and_then(|_| key(&block.key))).collect()
+}
+
+/// The block that one follows on.
+fn parent(block: &KvSwap) -> Result<Option<BlockKey>, Refused> {
+    block.parent.as_deref().map(key).transpose()
 }
 
 const fn outcome(swapped: Swapped) -> KvSwapped {

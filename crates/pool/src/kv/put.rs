@@ -110,8 +110,8 @@ impl KvCache {
     /// Writes blocks each of which is of no use without the one before it: the next blocks of a prefix, whose last block so
     /// far is `after`, if it has one. No block of a prefix is evicted before those that follow on it.
     ///
-    /// The copy of a block that another process was writing for more than half a second follows on nothing: what comes before it in the
-    /// prefix may be evicted first.
+    /// What follows on a block that another process was writing meanwhile may be published before that is, and then begins a prefix of its
+    /// own.
     ///
     /// # Errors
     /// As [`put`](Self::put).

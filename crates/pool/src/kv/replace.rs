@@ -5,7 +5,7 @@ use super::{EINVAL, KvCache, block_key, broken};
 use crate::PoolError;
 use crate::session::unexpected;
 use hinterland_kv::{BLOCK_BYTES_MAX, StoreError};
-use hinterland_proto::control::{KvExpects, KvReply, KvRequest, KvSlot, KvSwap, KvSwapped};
+use hinterland_proto::control::{KvExpects, KvParent, KvReply, KvRequest, KvSlot, KvSwap, KvSwapped};
 
 /// Blocks of one message: what a node does with its books locked stays below a millisecond.
 pub const TOGETHER_MAX: usize = 512;
@@ -35,6 +35,7 @@ impl KvCache {
     }
 
     /// Writes blocks of one message into slots that have no key yet, and swaps in those whose keys are as expected; others have a block.
+    /// They follow on what they name by its key.
     pub(super) fn replace_some<S: Source>(
         &self,
         blocks: &[S],
@@ -48,7 +49,11 @@ impl KvCache {
             match self.view.write_pieces(offset, block.bytes(), block.pieces()) {
                 Ok(sum) => {
                     let (key, bytes) = (block.key().to_vec(), block.bytes());
-                    swaps.push(KvSwap { slot, key, bytes, expects, sum });
+                    let parent = match block.parent() {
+                        Some(KvParent::Key(parent)) => Some(parent),
+                        Some(KvParent::None | KvParent::Previous) | None => None,
+                    };
+                    swaps.push(KvSwap { slot, key, bytes, parent, expects, sum });
                 }
                 Err(error) => {
                     let slot = |slot: &KvSlot| {

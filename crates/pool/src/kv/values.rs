@@ -317,7 +317,14 @@ impl KvValues {
                 Expects::Block(found) => KvExpects::Block(seen(&found)),
                 Expects::NoneOf(bytes) => KvExpects::NoneOf(bytes),
             };
-            swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects, sum });
+            swaps.push(KvSwap {
+                slot: slot.slot,
+                key: block.key.to_vec(),
+                bytes,
+                parent: None,
+                expects,
+                sum,
+            });
         }
         Ok(swaps)
     }

@@ -77,6 +77,8 @@ pub struct KvSwap {
     pub key: KvKey,
     /// Length of the block, at most what the slot was taken for.
     pub bytes: u64,
+    /// The block that it follows on in its prefix, which is not evicted before it; without one, or if that is gone, it stands alone.
+    pub parent: Option<KvKey>,
     /// When it is to happen.
     pub expects: KvExpects,
     /// crc32c of the bytes, if the writer has taken it.
