@@ -59,7 +59,7 @@ pub enum Reserved {
         /// Where its bytes start in the blocks file.
         offset: u64,
     },
-    /// The key is there already.
+    /// The key is there already, or has a block of before that is not checked.
     Exists,
     /// Another session writes it now.
     Busy,

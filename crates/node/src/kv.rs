@@ -342,7 +342,8 @@ impl UserStore {
     ) -> Result<Vec<KvSlot>, Refused> {
         let wishes = wishes(namespace, blocks)?;
         self.check_kept()?;
-        let mut state = self.lock();
+        let keys: Vec<BlockKey> = wishes.iter().map(|wish| wish.key).collect();
+        let mut state = self.lock_checked(namespace, &keys);
         let mut slots = Vec::with_capacity(blocks.len());
         for wish in &wishes {
             match state.store.reserve(session.0, wish, &mut |slot| self.was_touched(slot)) {

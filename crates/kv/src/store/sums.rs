@@ -3,7 +3,7 @@
 use super::{Seen, Store, StoreError, Used};
 use crate::header;
 use crate::index;
-use crate::key::Namespace;
+use crate::key::{BlockKey, Namespace};
 use crate::words::Words;
 use hinterland_os::fault_point::reach;
 
@@ -94,6 +94,13 @@ impl<W: Words> Store<W> {
             some.extend(its.inspect(|block| sum += u64::from(block.bytes)));
         }
         some
+    }
+
+    /// The block of before that a key has and that is not checked: whether there is one that counts is known when it is
+    /// [`checked`](Self::checked).
+    pub fn unchecked_block(&self, namespace: Namespace, key: &BlockKey) -> Option<ToSum> {
+        let slot = *self.unchecked.get(&(namespace, *key))?;
+        self.of_generation(slot, header::generation(&self.words, &self.geometry, slot))
     }
 
     /// A block of before has these bytes: it can be found from now on, or is dropped.

@@ -3,10 +3,10 @@
 //! One thread for each store, which gives way to others.
 
 use super::UserStore;
-use hinterland_kv::{Departing, ToSum};
+use hinterland_kv::{BlockKey, Departing, Namespace, ToSum};
 use hinterland_os::{clock, process};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -161,12 +161,34 @@ impl UserStore {
     /// Checks blocks that the node of before has left.
     fn check_some(&self) -> bool {
         let blocks = self.lock().store.to_check(SUM_BYTES);
-        let sums = self.sums_of(&blocks);
+        drop(self.checked(&blocks));
+        !blocks.is_empty()
+    }
+
+    /// The state, once those blocks of before are checked that these keys have: until then nobody knows whether they are there.
+    pub(super) fn lock_checked(
+        &self,
+        namespace: Namespace,
+        keys: &[BlockKey],
+    ) -> MutexGuard<'_, super::State> {
+        let state = self.lock();
+        if state.store.status().unchecked == 0 {
+            return state;
+        }
+        let unchecked = keys.iter().filter_map(|key| state.store.unchecked_block(namespace, key));
+        let blocks: Vec<ToSum> = unchecked.collect();
+        drop(state);
+        self.checked(&blocks)
+    }
+
+    /// The state, with these blocks of before checked.
+    fn checked(&self, blocks: &[ToSum]) -> MutexGuard<'_, super::State> {
+        let sums = self.sums_of(blocks);
         let mut state = self.lock();
         for (block, sum) in blocks.iter().zip(sums) {
             state.store.checked(block, sum);
         }
-        !blocks.is_empty()
+        state
     }
 
     /// Takes checksums of blocks that were published.
@@ -293,3 +315,6 @@ fn finish(store: &UserStore) {
     let until = Instant::now() + FAREWELL;
     while (store.check_some() || store.sum_some()) && Instant::now() < until {}
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ impl UserStore {
         keys: &[KvKey],
     ) -> Result<Vec<bool>, Refused> {
         let keys = all(keys)?;
-        let mut state = self.lock();
+        let mut state = self.lock_checked(namespace, &keys);
         Ok(keys.iter().map(|key| state.store.pin(session.0, namespace, key)).collect())
     }
 

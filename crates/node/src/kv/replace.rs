@@ -26,7 +26,7 @@ impl UserStore {
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
         let keys = keys_of(blocks)?;
         self.check_kept()?;
-        let mut state = self.lock();
+        let mut state = self.lock_checked(namespace, &keys);
         if !on_disk {
             self.keep_in_memory(&mut state, namespace.0);
         }
@@ -78,7 +78,7 @@ impl UserStore {
             .map(|(bytes, block)| Ok((key(bytes)?, self::seen(*block))))
             .collect::<Result<Vec<_>, Refused>>()?;
         self.check_kept()?;
-        let mut state = self.lock();
+        let mut state = self.lock_checked(namespace, &keys);
         self.keep_in_memory(&mut state, namespace.0);
         let is_so = |key, expects| state.store.is_as_expected(namespace, key, expects);
         let are_all_so = keys.iter().zip(blocks).all(|(key, block)| is_so(key, expects(block.expects)))

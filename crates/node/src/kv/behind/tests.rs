@@ -1,0 +1,133 @@
+//! What is said of blocks that the node of before has left, while the thread has not looked at them.
+
+use super::super::UserStore;
+use super::super::files::KvFolders;
+use super::super::start::Plan;
+use hinterland_kv::{BlockKey, Namespace};
+use hinterland_os::Coherence;
+use hinterland_policy::EvictionKind;
+use hinterland_proto::control::{KvBlock, KvExpects, KvParent, KvSlot, KvSwap, KvSwapped};
+use hinterland_types::SessionId;
+use std::path::PathBuf;
+
+const SESSION: SessionId = SessionId(1);
+const BYTES: u64 = 1000;
+
+/// Files that outlive a store.
+struct Ground(PathBuf);
+
+impl Ground {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/hl-kv-behind-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// A store whose thread is not started.
+    fn store(&self) -> (UserStore, Namespace) {
+        let plan = Plan {
+            capacity_bytes: 8 << 20,
+            order: EvictionKind::Lru,
+            disk: None,
+            coherence: Coherence::Hardware,
+            folders: KvFolders { blocks: vec![self.0.clone()], books: self.0.clone() },
+            keeps: true,
+            verifies: false,
+            writers_sum: true,
+            watermarks: None,
+        };
+        let (store, messages) = UserStore::new(0, &plan).unwrap();
+        let namespace = store.namespace([7; 32], "model").unwrap().namespace;
+        assert!(store.files.are_kept, "{messages:?}");
+        (store, namespace)
+    }
+
+    /// A store with two blocks of before, of which `wrong` has other bytes than it was published with.
+    fn with_two(&self) -> (UserStore, Namespace) {
+        let (store, namespace) = self.store();
+        let slots = store.reserve(SESSION, namespace, &[block("right"), block("wrong")]).unwrap();
+        let places: Vec<(u32, u64)> = slots.into_iter().map(place).collect();
+        let write = |&(_, offset): &(u32, u64), byte: u8| {
+            store.view.write(offset, BYTES, &[&[byte; BYTES as usize]]).unwrap().unwrap()
+        };
+        let sums: Vec<u32> = places.iter().map(|place| write(place, 1)).collect();
+        let slots: Vec<u32> = places.iter().map(|(slot, _)| *slot).collect();
+        assert_eq!(store.publish(SESSION, &slots, &sums).unwrap(), [true, true]);
+        write(&places[1], 2);
+        drop(store);
+        let (store, namespace) = self.store();
+        let status = store.lock().store.status();
+        assert_eq!((status.blocks, status.unchecked), (2, 2));
+        assert!(!is_found(&store, namespace, "right"), "nobody has looked at it");
+        (store, namespace)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn block(key: &str) -> KvBlock {
+    KvBlock { key: key.into(), bytes: BYTES, parent: KvParent::None }
+}
+
+fn place(slot: KvSlot) -> (u32, u64) {
+    let KvSlot::Reserved { slot, offset } = slot else { panic!("{slot:?}") };
+    (slot, offset)
+}
+
+fn is_found(store: &UserStore, namespace: Namespace, key: &str) -> bool {
+    store.view.find(namespace, &BlockKey::new(key.as_bytes()).unwrap()).is_some()
+}
+
+#[test]
+fn who_puts_a_block_of_before_is_told_that_it_is_there_only_if_it_is() {
+    let ground = Ground::new("put");
+    let (store, namespace) = ground.with_two();
+    let slots = store.reserve(SESSION, namespace, &[block("right"), block("wrong")]).unwrap();
+    assert_eq!(slots[0], KvSlot::Exists);
+    assert!(is_found(&store, namespace, "right"), "who was told so finds it");
+    assert!(matches!(slots[1], KvSlot::Reserved { .. }), "{:?}", slots[1]);
+    let status = store.lock().store.status();
+    assert_eq!((status.unchecked, status.damaged), (0, 1));
+}
+
+#[test]
+fn a_block_of_before_is_pinned_only_if_it_is_there() {
+    let ground = Ground::new("pin");
+    let (store, namespace) = ground.with_two();
+    let keys: Vec<Vec<u8>> = vec!["right".into(), "wrong".into(), "none".into()];
+    assert_eq!(store.pin(SESSION, namespace, &keys).unwrap(), [true, false, false]);
+    assert!(is_found(&store, namespace, "right"));
+}
+
+#[test]
+fn a_write_that_expects_no_block_takes_the_place_of_a_damaged_one_of_before_alone() {
+    for together in [false, true] {
+        let ground = Ground::new(if together { "swap-all" } else { "swap" });
+        let (store, namespace) = ground.with_two();
+        let (_, slots) = store.swap(SESSION, namespace, &[], (&[], &[BYTES; 2]), false).unwrap();
+        let slots: Vec<u32> = slots.into_iter().map(|slot| place(slot).0).collect();
+        let swap = |slot, key: &str| {
+            let swap = KvSwap {
+                slot,
+                key: key.into(),
+                bytes: BYTES,
+                parent: None,
+                expects: KvExpects::Nothing,
+                sum: None,
+            };
+            if together {
+                store.swap_all(SESSION, namespace, &[swap], (&[], false)).unwrap()
+            } else {
+                store.swap(SESSION, namespace, &[swap], (&[], &[]), false).unwrap().0
+            }
+        };
+        assert_eq!(swap(slots[0], "right"), [KvSwapped::Changed]);
+        assert!(is_found(&store, namespace, "right"), "who looks again sees what has changed");
+        assert_eq!(swap(slots[1], "wrong"), [KvSwapped::Done]);
+        assert!(is_found(&store, namespace, "wrong"));
+    }
+}
