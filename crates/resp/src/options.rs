@@ -77,7 +77,8 @@ impl SetOptions {
         let mut time = None;
         while let Some(word) = words.next() {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-            let has_end = options.ends == Ends::Kept || time.is_some();
+            // Redis takes the last of several times that are given in the same way.
+            let takes = |unit: &Unit| options.ends != Ends::Kept && is_last(time, *unit);
             if is("NX") && options.condition != Condition::Present {
                 options.condition = Condition::Absent;
             } else if is("XX") && options.condition != Condition::Absent {
@@ -86,7 +87,7 @@ impl SetOptions {
                 options.get = true;
             } else if is("KEEPTTL") && time.is_none() {
                 options.ends = Ends::Kept;
-            } else if let Some(unit) = Unit::of(word).filter(|_| !has_end) {
+            } else if let Some(unit) = Unit::of(word).filter(takes) {
                 time = Some((unit, words.next().ok_or(OptionError::Syntax)?));
             } else {
                 return Err(OptionError::Syntax);
@@ -104,16 +105,26 @@ impl SetOptions {
 /// # Errors
 /// [`OptionError`].
 pub fn getex<'word>(mut words: impl Iterator<Item = &'word [u8]>, now_ms: u64) -> Result<Ends, OptionError> {
-    let Some(word) = words.next() else { return Ok(Ends::Kept) };
-    let is_persist = word.eq_ignore_ascii_case(b"PERSIST");
-    let unit = Unit::of(word);
-    let time = if is_persist { None } else { Some(words.next().ok_or(OptionError::Syntax)?) };
-    match (unit, time) {
-        _ if words.next().is_some() => Err(OptionError::Syntax),
-        (_, None) => Ok(Ends::Never),
-        (Some(unit), Some(time)) => Ok(Ends::At(unit.end("getex", time, now_ms)?)),
-        (None, Some(_)) => Err(OptionError::Syntax),
+    let (mut ends, mut time) = (Ends::Kept, None);
+    while let Some(word) = words.next() {
+        let takes = |unit: &Unit| ends == Ends::Kept && is_last(time, *unit);
+        if word.eq_ignore_ascii_case(b"PERSIST") && time.is_none() {
+            ends = Ends::Never;
+        } else if let Some(unit) = Unit::of(word).filter(takes) {
+            time = Some((unit, words.next().ok_or(OptionError::Syntax)?));
+        } else {
+            return Err(OptionError::Syntax);
+        }
     }
+    match time {
+        Some((unit, time)) => Ok(Ends::At(unit.end("getex", time, now_ms)?)),
+        None => Ok(ends),
+    }
+}
+
+/// Whether a time may stand behind the one before it, if there is one: both must be given in the same way.
+fn is_last(before: Option<(Unit, &[u8])>, unit: Unit) -> bool {
+    before.is_none_or(|(other, _)| other == unit)
 }
 
 /// Options of `COPY`.
@@ -280,6 +291,20 @@ mod tests {
         assert_eq!(set("PXAT 7").unwrap().ends, Ends::At(7));
         assert_eq!(set("keepttl XX").unwrap().ends, Ends::Kept);
         assert_eq!(set(""), Ok(SetOptions::default()));
+    }
+
+    #[test]
+    fn the_last_of_several_times_counts_if_all_are_given_in_the_same_way() {
+        let getex = |words: &str| getex(words.split_whitespace().map(str::as_bytes), 1000);
+        assert_eq!(set("EX 1 NX ex 6").unwrap().ends, Ends::At(7000));
+        assert_eq!(getex("PX x px 6"), Ok(Ends::At(1006)));
+        assert_eq!(getex("PX 6 px x"), Err(OptionError::Integer));
+        assert_eq!((getex(""), getex("persist PERSIST")), (Ok(Ends::Kept), Ok(Ends::Never)));
+        for words in
+            ["EX 1 PX 1", "EX 1 EX", "EX", "PERSIST EX 1", "EX 1 PERSIST", "KEEPTTL", "EX 1 EX 1 what"]
+        {
+            assert_eq!(getex(words), Err(OptionError::Syntax), "{words}");
+        }
     }
 
     #[test]
