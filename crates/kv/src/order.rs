@@ -65,13 +65,21 @@ impl Orders {
             Entry::Vacant(place) => _ = place.insert(slot),
             Entry::Occupied(mut place) if Some(*place.get()) == old => {
                 place.insert(slot);
-                order.policy.remove(unit);
+                order.policy.renew(unit, bytes);
+                return true;
             }
             Entry::Occupied(place) if *place.get() == slot => {}
             Entry::Occupied(_) => return false,
         }
         order.policy.insert(unit, bytes);
         true
+    }
+
+    /// Loads what the next step about a block of the hash looks at; what it returns means nothing.
+    pub(crate) fn load(&self, group: Group, hash: u64) -> u64 {
+        let Some(order) = self.groups.get(&group) else { return 0 };
+        let slot = order.slots.get(&unit(hash)).copied();
+        u64::from(slot.unwrap_or_default()) ^ order.policy.load(unit(hash))
     }
 
     /// Takes a block out that got a child or is gone.

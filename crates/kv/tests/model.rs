@@ -468,6 +468,7 @@ impl World {
         let is_pinned = self.is_pinned(number);
         assert_eq!(self.store.swap(writer + 1, slot, &wish, expects), Err(StoreError::NotReserved(slot)));
         assert_eq!(self.store.swap(writer, slot, &of_another, expects), Err(StoreError::NotReserved(slot)));
+        self.store.prefetch(key.0, &[key.1]);
         let class = self.store.slot_bytes(slot);
         let longer = self.store.swap(writer, slot, &Wish { bytes: class + 1, ..wish }, expects);
         assert!(longer.is_err(), "{longer:?}");

@@ -90,6 +90,8 @@ pub struct UserStore {
     /// The order in which blocks are evicted.
     order: EvictionKind,
     verifies: bool,
+    /// Whether what is known of several blocks is loaded before the first of them is swapped.
+    looks_ahead: bool,
     watermarks: Option<KvWatermarks>,
     behind: Behind,
     state: Mutex<State>,

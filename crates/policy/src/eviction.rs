@@ -38,6 +38,16 @@ pub trait Eviction: Send {
     fn touch(&mut self, key: UnitKey);
     /// A unit is gone for another reason (object removed); unknown units are ignored.
     fn remove(&mut self, key: UnitKey);
+    /// Another unit is resident under the key, in place of the one that was: `remove` and `insert`, in one step.
+    fn renew(&mut self, key: UnitKey, bytes: u64) {
+        self.remove(key);
+        self.insert(key, bytes);
+    }
+    /// Loads what the next step about a unit looks at, so that who has many to come waits for memory once. What it returns means
+    /// nothing, and is there so that the loads are made.
+    fn load(&self, _key: UnitKey) -> u64 {
+        0
+    }
     /// Appends to `out` the units to evict, best first, until their sizes reach `bytes_needed` or no unit
     /// is left for which `is_evictable` holds. What is appended is no longer in the policy; a caller
     /// that keeps such a unit after all inserts it again. Returns the bytes appended.

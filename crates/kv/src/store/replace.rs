@@ -10,6 +10,7 @@ use crate::key::{BlockKey, Namespace};
 use crate::lookup;
 use crate::words::Words;
 use hinterland_os::fault_point::reach;
+use std::hint::black_box;
 
 /// Buckets that one listing walks at most: a megabyte of the index, so that nobody waits long for the books.
 const LIST_BUCKETS_MAX: u64 = 16_384;
@@ -138,9 +139,21 @@ impl<W: Words> Store<W> {
         Ok(Swapped::Done)
     }
 
-    /// Asks for the lines of the books that swaps of these keys are going to look at, so that they wait for memory once.
+    /// Loads what swaps of the first [`LOOKUPS_AT_ONCE`](crate::LOOKUPS_AT_ONCE) keys are going to look at, in the books and in what is known beside
+    /// them, so that they wait for memory once.
     pub fn prefetch(&self, namespace: Namespace, keys: &[BlockKey]) {
-        lookup::prefetch(&self.words, &self.geometry, namespace, keys);
+        let hashes = lookup::prefetch(&self.words, &self.geometry, namespace, keys);
+        let group = self.group(namespace);
+        let mut loaded = 0;
+        for (&hash, _) in hashes.iter().zip(keys) {
+            loaded ^= self.orders.load(group, hash);
+            let old = index::guess(&self.words, &self.geometry, hash).and_then(|old| self.chunks.get(old));
+            // They lie in different lines.
+            loaded ^=
+                old.map_or(0, |old| u64::from(old.bytes) ^ old.hash ^ old.namespace.0 ^ old.family.serial());
+        }
+        // Nobody needs the sum, and without it nothing would be loaded.
+        black_box(loaded);
     }
 
     /// Whether a swap that expects this would find it so.

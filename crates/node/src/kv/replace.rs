@@ -32,7 +32,7 @@ impl UserStore {
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
         for (index, (&key, block)) in keys.iter().zip(blocks).enumerate() {
-            if index.is_multiple_of(LOOKUPS_AT_ONCE) {
+            if self.looks_ahead && index.is_multiple_of(LOOKUPS_AT_ONCE) {
                 state.store.prefetch(namespace, &keys[index..]);
             }
             let swapped = swap_in(&mut state, session, (namespace, key), block)?;

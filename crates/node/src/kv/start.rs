@@ -154,6 +154,7 @@ impl UserStore {
             restored,
             order: plan.order,
             verifies: plan.verifies,
+            looks_ahead: std::env::var_os("HINTERLAND_NO_LOOKAHEAD").is_none_or(|value| value != "1"),
             watermarks: plan.watermarks,
             behind: Behind::default(),
             state: Mutex::new(State {

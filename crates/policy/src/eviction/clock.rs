@@ -41,6 +41,14 @@ impl Eviction for Clock {
         self.0.remove(key);
     }
 
+    fn renew(&mut self, key: UnitKey, bytes: u64) {
+        self.0.push_front(0, key, bytes, 0);
+    }
+
+    fn load(&self, key: UnitKey) -> u64 {
+        self.0.load(key)
+    }
+
     fn victims(
         &mut self,
         bytes_needed: u64,

@@ -55,6 +55,14 @@ impl Eviction for Lru {
         self.0.remove(key);
     }
 
+    fn renew(&mut self, key: UnitKey, bytes: u64) {
+        self.0.push_front(0, key, bytes, 0);
+    }
+
+    fn load(&self, key: UnitKey) -> u64 {
+        self.0.load(key)
+    }
+
     fn victims(
         &mut self,
         bytes_needed: u64,
@@ -88,6 +96,14 @@ impl Eviction for Fifo {
 
     fn remove(&mut self, key: UnitKey) {
         self.0.remove(key);
+    }
+
+    fn renew(&mut self, key: UnitKey, bytes: u64) {
+        self.0.push_front(0, key, bytes, 0);
+    }
+
+    fn load(&self, key: UnitKey) -> u64 {
+        self.0.load(key)
     }
 
     fn victims(

@@ -80,10 +80,19 @@ impl<const N: usize> Queues<N> {
 
     /// Puts a unit at the front of a queue, taking it out of wherever it is.
     pub(crate) fn push_front(&mut self, queue: u8, key: UnitKey, bytes: u64, mark: u64) {
-        self.remove(key);
         let entry = Entry { key, bytes, mark, queue };
-        let slot = self.claim(entry);
-        self.index.insert(key, slot);
+        let slot = match self.index.get(&key) {
+            Some(&slot) => {
+                self.unlink(slot);
+                self.slots[slot as usize] = Slot { entry, younger: NONE, older: NONE };
+                slot
+            }
+            None => {
+                let slot = self.claim(entry);
+                self.index.insert(key, slot);
+                slot
+            }
+        };
         let ends = &mut self.queues[queue as usize];
         let former = std::mem::replace(&mut ends.front, slot);
         ends.bytes += bytes;
@@ -98,6 +107,22 @@ impl<const N: usize> Queues<N> {
     /// Takes a unit out of its queue.
     pub(crate) fn remove(&mut self, key: UnitKey) -> Option<Entry> {
         let slot = self.index.remove(&key)?;
+        let entry = self.unlink(slot);
+        self.free.push(slot);
+        Some(entry)
+    }
+
+    /// Loads what a step about a unit looks at: it, and its neighbours. The sum means nothing, and is there so that the loads are made.
+    pub(crate) fn load(&self, key: UnitKey) -> u64 {
+        let at = |slot: u32| self.slots.get(slot as usize);
+        let Some(slot) = self.index.get(&key).and_then(|&slot| at(slot)) else { return 0 };
+        let neighbours =
+            [slot.younger, slot.older].map(|slot| at(slot).map_or(0, |slot| u64::from(slot.older)));
+        neighbours[0] ^ neighbours[1]
+    }
+
+    /// Takes a slot out of its queue, and leaves it in the index.
+    fn unlink(&mut self, slot: u32) -> Entry {
         let Slot { entry, younger, older } = self.slots[slot as usize];
         let ends = &mut self.queues[entry.queue as usize];
         ends.bytes -= entry.bytes;
@@ -110,8 +135,7 @@ impl<const N: usize> Queues<N> {
             Some(neighbour) => neighbour.younger = younger,
             None => ends.back = younger,
         }
-        self.free.push(slot);
-        Some(entry)
+        entry
     }
 
     fn claim(&mut self, entry: Entry) -> u32 {

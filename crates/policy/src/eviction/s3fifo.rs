@@ -86,6 +86,10 @@ impl Eviction for S3Fifo {
         self.ghost.forget(key);
     }
 
+    fn load(&self, key: UnitKey) -> u64 {
+        self.queues.load(key)
+    }
+
     fn victims(
         &mut self,
         bytes_needed: u64,

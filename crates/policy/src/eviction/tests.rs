@@ -13,6 +13,42 @@ fn evict(policy: &mut dyn Eviction, bytes: u64) -> Vec<u32> {
     out.iter().map(|key| key.unit).collect()
 }
 
+proptest! {
+    #[test]
+    fn what_is_renewed_leaves_as_what_was_removed_and_inserted(steps in steps()) {
+        for kind in EvictionKind::ALL {
+            let (mut renewed, mut plain) = (kind.build(), kind.build());
+            for step in &steps {
+                match *step {
+                    Step::Insert(unit, bytes) if renewed.contains(key(unit)) => {
+                        renewed.renew(key(unit), bytes);
+                        plain.remove(key(unit));
+                        plain.insert(key(unit), bytes);
+                    }
+                    Step::Insert(unit, bytes) => {
+                        renewed.insert(key(unit), bytes);
+                        plain.insert(key(unit), bytes);
+                    }
+                    Step::Touch(unit) => {
+                        renewed.touch(key(unit));
+                        plain.touch(key(unit));
+                    }
+                    Step::Remove(unit) => {
+                        renewed.remove(key(unit));
+                        plain.remove(key(unit));
+                    }
+                    Step::Evict(bytes, _) => {
+                        prop_assert_eq!(evict(&mut *renewed, bytes), evict(&mut *plain, bytes), "{}", kind);
+                    }
+                }
+                prop_assert_eq!(renewed.bytes(), plain.bytes(), "{}", kind);
+                (0..40).for_each(|unit| _ = renewed.load(key(unit)));
+            }
+            prop_assert_eq!(evict(&mut *renewed, u64::MAX), evict(&mut *plain, u64::MAX), "{}", kind);
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u32, u64),
