@@ -8,6 +8,7 @@
 struct BlasHandle {
     size_t stream = 0;
     int pointers = 0;
+    uint64_t workspace = 0;
 };
 
 enum Refusal { REFUSED = 7, NOT_THERE = 15 };
@@ -45,9 +46,10 @@ struct FloatProduct {
 FACE int cublasCreate_v2(BlasHandle **handle) { return *handle = new BlasHandle, 0; }
 FACE int cublasDestroy_v2(BlasHandle *handle) { return delete handle, 0; }
 FACE int cublasGetVersion_v2(BlasHandle *, int *version) { return *version = 130002, 0; }
-FACE int cublasSetStream_v2(BlasHandle *handle, size_t stream) { return handle->stream = stream, 0; }
+/* A handle that is told a stream, be it the same one, works in memory of its own again. */
+FACE int cublasSetStream_v2(BlasHandle *handle, size_t stream) { return handle->stream = stream, handle->workspace = 0, 0; }
 FACE int cublasSetMathMode(BlasHandle *, int) { return 0; }
-FACE int cublasSetWorkspace_v2(BlasHandle *, uint64_t, size_t) { return 0; }
+FACE int cublasSetWorkspace_v2(BlasHandle *handle, uint64_t workspace, size_t) { return handle->workspace = workspace, 0; }
 FACE int cublasSetPointerMode_v2(BlasHandle *handle, int mode) { return handle->pointers = mode, 0; }
 FACE int cublasSetAtomicsMode(BlasHandle *, int) { return 0; }
 FACE int cublasGemmStridedBatchedEx_64(BlasHandle *handle, int turn_a, int turn_b, int64_t m, int64_t n, int64_t k, const void *alpha,
@@ -58,6 +60,10 @@ FACE int cublasGemmStridedBatchedEx_64(BlasHandle *handle, int turn_a, int turn_
         return NOT_THERE;
     }
     float one = scalar(handle->pointers, alpha), other = scalar(handle->pointers, beta);
+    if (handle->workspace) {
+        /* It counts the products that work there. */
+        stream_of(handle->stream).put([place = handle->workspace] { must_reach(place), *on_host<float>(place) += 1; });
+    }
     for (int64_t index = 0; index < count; index++) {
         uint64_t at = c + 4 * index * c_stride;
         FloatProduct product = {turn_a != 0, turn_b != 0, m, n, k, one, other, a + 4 * index * a_stride, b + 4 * index * b_stride, at, at,

@@ -218,6 +218,85 @@ fn product(address: u64, place: u64, factors: [u64; 2]) -> BlasGemm {
     }
 }
 
+/// Appends a command to a list.
+macro_rules! listed {
+    ($list:ident, $command:expr, $kind:ident) => {{
+        $list.extend((<$kind>::BYTES as u32).to_le_bytes());
+        $list.extend(<$kind>::WORD.to_le_bytes());
+        let mut body = [0; <$kind>::BYTES];
+        $command.put(&mut body);
+        $list.extend(body);
+        $list.resize($list.len().next_multiple_of(8), 0);
+    }};
+}
+
+#[test]
+fn products_work_in_the_memory_that_their_handle_was_given_last_and_in_none_once_its_stream_is_set() {
+    let driver = stand_in();
+    let node = Node::with_driver("blas-workspace", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    let address = client.map(1);
+    let workspace = address + 256;
+    send!(client, BlasCreate { handle: 1, device: 0 });
+    for stream in [20, 21] {
+        send!(client, StreamCreate { stream, device: 0, flags: 1, priority: 0 });
+    }
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[0; 512]);
+    let own = BlasSet { handle: 1, property: 1, value: 20, more: 0 };
+    let given = BlasSet { handle: 1, property: 3, value: workspace, more: 256 };
+    let one = product(address, 16, [u64::from(1_f32.to_bits()), 0]);
+    // A graph whose product works in that memory, and one whose product does not.
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    listed!(with, own, BlasSet);
+    listed!(with, given, BlasSet);
+    listed!(with, one, BlasGemm);
+    listed!(without, own, BlasSet);
+    listed!(without, one, BlasGemm);
+    let told = |client: &mut Client, set: BlasSet| {
+        client.send::<{ BlasSet::BYTES }>(BlasSet::WORD, |body| set.put(body), &[]);
+    };
+    let multiplied = |client: &mut Client| {
+        client.send::<{ BlasGemm::BYTES }>(BlasGemm::WORD, |body| one.put(body), &[]);
+    };
+    let seen = |client: &mut Client, transfer: u32| {
+        send!(client, CopyOut { stream: 20, transfer, address: workspace, bytes: 4 });
+        let (message, tail) = client.next().unwrap();
+        let words = String::from_utf8_lossy(&tail).into_owned();
+        assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer, error: 0, offset: 0 }), "{words}");
+        f32::from_le_bytes(tail.try_into().unwrap())
+    };
+    told(&mut client, own);
+    multiplied(&mut client);
+    assert_eq!(seen(&mut client, 1), 0.0);
+    told(&mut client, given);
+    multiplied(&mut client);
+    multiplied(&mut client);
+    assert_eq!(seen(&mut client, 2), 2.0);
+    for (graph, list) in [(1, &without), (2, &with)] {
+        let bytes = list.len() as u64;
+        send!(client, Graph { graph, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph }.put(body), list);
+        send!(client, GraphInstantiate { exec: graph, graph, flags: 0 });
+        send!(client, GraphLaunch { exec: graph, stream: 20 });
+        assert_eq!(seen(&mut client, 2 + graph), 1.0 + graph as f32);
+    }
+    multiplied(&mut client);
+    assert_eq!(seen(&mut client, 5), 4.0);
+    told(&mut client, BlasSet { value: 21, ..own });
+    multiplied(&mut client);
+    told(&mut client, BlasSet { value: 21, ..own });
+    told(&mut client, given);
+    multiplied(&mut client);
+    send!(client, MarkStream { mark: 7, stream: 21 });
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 7, error: 0 }));
+    assert_eq!(seen(&mut client, 6), 5.0);
+    told(&mut client, own);
+    multiplied(&mut client);
+    assert_eq!(seen(&mut client, 7), 5.0);
+    std::fs::remove_file(&driver).unwrap();
+}
+
 #[test]
 fn products_in_graphs_are_as_their_list_says_and_leave_the_handle_as_it_is_set() {
     let driver = stand_in();
@@ -228,22 +307,12 @@ fn products_in_graphs_are_as_their_list_says_and_leave_the_handle_as_it_is_set()
     send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
     let (of_host, of_device) = ([u64::from(1_f32.to_bits()), 0], [address + 8, address + 12]);
     let mut list = Vec::new();
-    macro_rules! listed {
-        ($command:expr, $kind:ident) => {{
-            list.extend((<$kind>::BYTES as u32).to_le_bytes());
-            list.extend(<$kind>::WORD.to_le_bytes());
-            let mut body = [0; <$kind>::BYTES];
-            $command.put(&mut body);
-            list.extend(body);
-            list.resize(list.len().next_multiple_of(8), 0);
-        }};
-    }
     let set = |property, value| BlasSet { handle: 1, property, value, more: 0 };
-    listed!(set(1, 20), BlasSet);
-    listed!(set(4, 1), BlasSet);
-    listed!(product(address, 16, of_device), BlasGemm);
-    listed!(set(1, 20), BlasSet);
-    listed!(product(address, 20, of_host), BlasGemm);
+    listed!(list, set(1, 20), BlasSet);
+    listed!(list, set(4, 1), BlasSet);
+    listed!(list, product(address, 16, of_device), BlasGemm);
+    listed!(list, set(1, 20), BlasSet);
+    listed!(list, product(address, 20, of_host), BlasGemm);
     let numbers: Vec<u8> = [2_f32, 3.0, 10.0, 0.0].into_iter().flat_map(f32::to_le_bytes).collect();
     let copy = CopyIn { stream: 20, flags: 0, address };
     client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &numbers);

@@ -30,6 +30,9 @@ pub(super) struct Settings {
     /// 0: scalars lie in the program's memory; 1: in the device's.
     pub(super) pointer_mode: c_int,
     pub(super) atomics_mode: c_int,
+    /// Memory of the device that the program gave to work in, and its length. A program that sets the stream, be it the same one, has the handle work in
+    /// memory of its own again.
+    workspace: Option<(u64, u64)>,
 }
 
 // SAFETY: the handle of a stream is a number in the form of a pointer.
@@ -46,17 +49,12 @@ pub struct Handle {
     owner: Owner,
     /// How often the context had been emptied.
     emptied: Option<u32>,
-    workspace: Workspace,
+    /// Whether the program has taken back what it gave to work in, which the node is told in front of the next product.
+    is_workspace_over: AtomicBool,
 }
 
-/// What the node's handle works in. A program that sets the stream, be it the same one, has the handle work in memory of its own again.
-#[derive(Debug, Default)]
-struct Workspace {
-    /// Whether it is memory that the program gave.
-    is_given: AtomicBool,
-    /// Whether the program has taken it back since, which the node is told in front of the next product.
-    is_over: AtomicBool,
-}
+/// What memory to work in starts at a multiple of.
+const WORKSPACE_ALIGNMENT: u64 = 256;
 
 const MAGIC: u64 = 0x7361_6c62_6c68_0001;
 
@@ -119,15 +117,15 @@ impl Handle {
         message: &M,
     ) -> Result<(), Status> {
         let stream = &settings.stream;
-        if !stream.is_captured() && self.workspace.is_over.swap(false, Ordering::Relaxed) {
+        if !stream.is_captured() && self.is_workspace_over.swap(false, Ordering::Relaxed) {
             self.tell(session, stream, STREAM, u64::from(stream.number), 0)?;
         }
         if stream.is_captured() {
-            let set = |property, value| {
-                let set = BlasSet { handle: self.number, property, value, more: 0 };
+            let set = |property, value, more| {
+                let set = BlasSet { handle: self.number, property, value, more };
                 session.issue(stream, Effect::Quiet, &set, 0, |_| ()).map(drop).map_err(status)
             };
-            set(STREAM, u64::from(stream.number))?;
+            set(STREAM, u64::from(stream.number), 0)?;
             let modes = [
                 (MATH_MODE, settings.math_mode),
                 (POINTER_MODE, settings.pointer_mode),
@@ -135,7 +133,10 @@ impl Handle {
             ];
             // What a list does not say is as in a new handle.
             for (property, mode) in modes.into_iter().filter(|(_, mode)| *mode != 0) {
-                set(property, mode as u64)?;
+                set(property, mode as u64, 0)?;
+            }
+            if let Some((address, bytes)) = settings.workspace {
+                set(WORKSPACE, address, bytes)?;
             }
         }
         session.issue(stream, Effect::Visible, message, 0, |_| ()).map(drop).map_err(status)
@@ -144,21 +145,25 @@ impl Handle {
     fn set_stream(&self, session: &Session, handle: *mut c_void, new: Arc<Stream>) -> Result<(), Status> {
         let mut settings = self.settings();
         settings.stream_handle = handle;
-        let is_given = self.workspace.is_given.swap(false, Ordering::Relaxed);
+        let is_given = settings.workspace.take().is_some();
         if settings.stream.number == new.number {
-            self.workspace.is_over.fetch_or(is_given, Ordering::Relaxed);
+            self.is_workspace_over.fetch_or(is_given, Ordering::Relaxed);
             return Ok(());
         }
         self.tell(session, &new, STREAM, u64::from(new.number), 0)?;
-        self.workspace.is_over.store(false, Ordering::Relaxed);
+        self.is_workspace_over.store(false, Ordering::Relaxed);
         settings.stream = new;
         Ok(())
     }
 
     fn set_workspace(&self, session: &Session, address: u64, bytes: u64) -> Result<(), Status> {
-        self.tell(session, &self.settings().stream, WORKSPACE, address, bytes)?;
-        self.workspace.is_given.store(true, Ordering::Relaxed);
-        self.workspace.is_over.store(false, Ordering::Relaxed);
+        if !address.is_multiple_of(WORKSPACE_ALIGNMENT) {
+            return Err(INVALID_VALUE);
+        }
+        let mut settings = self.settings();
+        self.tell(session, &settings.stream, WORKSPACE, address, bytes)?;
+        settings.workspace = Some((address, bytes));
+        self.is_workspace_over.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -195,6 +200,7 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             math_mode: 0,
             pointer_mode: 0,
             atomics_mode: 0,
+            workspace: None,
         };
         let handle = Box::new(Handle {
             magic: MAGIC,
@@ -203,7 +209,7 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             scratch: std::sync::OnceLock::new(),
             owner,
             emptied: session.emptied(owner.context),
-            workspace: Workspace::default(),
+            is_workspace_over: AtomicBool::new(false),
         });
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Box::into_raw(handle)) }.map_err(status)
@@ -384,6 +390,7 @@ mod tests {
                     math_mode: 0,
                     pointer_mode: 0,
                     atomics_mode: 0,
+                    workspace: None,
                 };
                 let handle = Handle {
                     magic: MAGIC,
@@ -392,7 +399,7 @@ mod tests {
                     scratch: std::sync::OnceLock::new(),
                     owner: Owner::primary(0),
                     emptied: None,
-                    workspace: Workspace::default(),
+                    is_workspace_over: AtomicBool::new(false),
                 };
                 work(&handle, session, &stream);
             });

@@ -4,6 +4,7 @@ use super::order::Stream;
 use super::{CallError, Lent, candidates};
 use crate::driver::Handle;
 use crate::library::{Library, functions, named};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 /// Its name by versions; `HINTERLAND_CUBLAS` in front of them names another.
@@ -35,13 +36,26 @@ pub struct Blas {
     library: Library,
 }
 
+/// Memory of a device to work in: address and length.
+pub type Workspace = (u64, u64);
+
 /// A handle of cuBLAS.
 #[derive(Debug)]
 pub struct BlasHandle {
     handle: Handle,
+    /// The stream that cuBLAS was last told, if it is known to be there, and the memory that it was told to work in since then: telling it a stream, be it
+    /// the same one, has it work in memory of its own.
+    told: Cell<(Option<Handle>, Option<Workspace>)>,
 }
 
 impl BlasHandle {
+    /// A stream is to end: another one may have its handle.
+    pub fn forget(&self, stream: &Stream) {
+        if self.told.get().0 == Some(stream.handle) {
+            self.told.set((None, None));
+        }
+    }
+
     pub(super) const fn number(&self) -> Handle {
         self.handle
     }
@@ -49,13 +63,9 @@ impl BlasHandle {
 
 /// A setting of a handle.
 #[derive(Debug, Clone, Copy)]
-pub enum Setting<'stream> {
-    /// Its stream.
-    Stream(&'stream Stream),
+pub enum Setting {
     /// Its math mode.
     Math(i32),
-    /// Memory of the device to work in, and its length.
-    Workspace(u64, u64),
     /// Whether factors lie in device memory.
     Pointers(i32),
     /// Whether atomics may be used.
@@ -126,7 +136,7 @@ impl Blas {
         let mut handle = 0;
         // SAFETY: the place is ours.
         Self::check("making a handle", unsafe { (self.call.make)(&mut handle) })?;
-        Ok(BlasHandle { handle })
+        Ok(BlasHandle { handle, told: Cell::default() })
     }
 
     /// Its version.
@@ -145,19 +155,50 @@ impl Blas {
         }
     }
 
+    /// Has what comes next of a handle run in a stream, and work in this memory of the device (address and length), or in cuBLAS's own.
+    ///
+    /// # Errors
+    /// cuBLAS's.
+    pub fn place(
+        &self,
+        device: &Lent,
+        handle: &BlasHandle,
+        stream: &Stream,
+        workspace: Option<Workspace>,
+    ) -> Result<(), CallError> {
+        let (told, given) = handle.told.get();
+        let is_back = given.is_some() && workspace.is_none();
+        if told == Some(stream.handle) && given == workspace {
+            return Ok(());
+        }
+        device.enter()?;
+        // What is told in part is not known.
+        handle.told.set((None, None));
+        if told != Some(stream.handle) || is_back {
+            // SAFETY: both live.
+            let code = unsafe { (self.call.set_stream)(handle.handle, stream.handle) };
+            Self::check("setting the stream of a handle", code)?;
+        }
+        if let Some((address, bytes)) = workspace {
+            // SAFETY: the handle lives; the memory is the session's to look at.
+            let code = unsafe { (self.call.set_workspace)(handle.handle, address, bytes as usize) };
+            Self::check("setting the workspace of a handle", code)?;
+        }
+        handle.told.set((Some(stream.handle), workspace));
+        Ok(())
+    }
+
     /// Sets something.
     ///
     /// # Errors
     /// cuBLAS's.
-    pub fn set(&self, device: &Lent, handle: &BlasHandle, setting: Setting<'_>) -> Result<(), CallError> {
+    pub fn set(&self, device: &Lent, handle: &BlasHandle, setting: Setting) -> Result<(), CallError> {
         device.enter()?;
         let own = handle.handle;
-        // SAFETY: the handle and the stream live; all else is plain values, which cuBLAS checks.
+        // SAFETY: the handle lives; all else is plain values, which cuBLAS checks.
         let code = unsafe {
             match setting {
-                Setting::Stream(stream) => (self.call.set_stream)(own, stream.handle),
                 Setting::Math(mode) => (self.call.set_math)(own, mode),
-                Setting::Workspace(address, bytes) => (self.call.set_workspace)(own, address, bytes as usize),
                 Setting::Pointers(mode) => (self.call.set_pointers)(own, mode),
                 Setting::Atomics(mode) => (self.call.set_atomics)(own, mode),
             }

@@ -14,10 +14,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
-/// Modes of handles, by handle and property.
-pub(super) type Modes = HashMap<(u32, u32), u64>;
-/// Properties that are modes, of which that for factors in memory is the second.
+/// Settings of handles, by handle and property: a value, and for a workspace its length.
+pub(super) type Settings = HashMap<(u32, u32), (u64, u64)>;
+/// Properties that are modes.
 const MODES: [u32; 3] = [2, POINTERS, 5];
+const STREAM: u32 = 1;
+const WORKSPACE: u32 = 3;
 const POINTERS: u32 = 4;
 
 /// Handles of cuBLAS by the client's names.
@@ -25,8 +27,8 @@ const POINTERS: u32 = 4;
 pub(super) struct Blases {
     pub(super) blas: Option<Blas>,
     pub(super) handles: HashMap<u32, BlasHandle>,
-    /// As the client has set them, what is not zero.
-    pub(super) modes: Modes,
+    /// Modes and workspaces as the client has set them.
+    settings: Settings,
     /// cuBLASLt by device, which has an address as long as the session.
     lts: Mutex<HashMap<usize, Lt>>,
 }
@@ -39,24 +41,38 @@ impl Blases {
         Ok((blas, self.handles.get(&handle).ok_or_else(|| Failure::unknown("cuBLAS handle", handle))?))
     }
 
-    /// Sets what a handle keeps. Its stream is set for each product anyway, so that one that is gone does no harm.
-    pub(super) fn set(
-        &self,
-        device: &Lent,
-        set: &command::BlasSet,
-        stream: Option<&Stream>,
-    ) -> Result<(), Failure> {
-        let (blas, handle) = self.of(set.handle)?;
-        let number = i32::try_from(set.value).unwrap_or(i32::MAX);
-        let setting = match (set.property, stream) {
-            (1, Some(stream)) => Setting::Stream(stream),
-            (2, _) => Setting::Math(number),
-            (3, _) => Setting::Workspace(set.value, set.more),
-            (4, _) => Setting::Pointers(number),
-            (5, _) => Setting::Atomics(number),
+    /// Sets what a handle keeps. Its stream and what it works in are told to cuBLAS in front of a product, so that one that is gone does no harm.
+    pub(super) fn set(&mut self, device: &Lent, set: &command::BlasSet) -> Result<(), Failure> {
+        self.of(set.handle)?;
+        match set.property {
+            STREAM => drop(self.settings.remove(&(set.handle, WORKSPACE))),
+            property => drop(self.settings.insert((set.handle, property), (set.value, set.more))),
+        }
+        self.tell(device, set.handle, set.property, set.value)
+    }
+
+    /// Tells cuBLAS a mode.
+    fn tell(&self, device: &Lent, handle: u32, property: u32, value: u64) -> Result<(), Failure> {
+        let (blas, handle) = self.of(handle)?;
+        let number = i32::try_from(value).unwrap_or(i32::MAX);
+        let setting = match property {
+            2 => Setting::Math(number),
+            POINTERS => Setting::Pointers(number),
+            5 => Setting::Atomics(number),
             _ => return Ok(()),
         };
         blas.set(device, handle, setting).map_err(failed)
+    }
+
+    /// A handle is the client's no more. It stays: ending it may wait for the device, and graphs may still use its memory.
+    pub(super) fn forget(&mut self, handle: u32) {
+        self.handles.remove(&handle);
+        self.settings.retain(|(of, _), _| *of != handle);
+    }
+
+    /// A stream is to end.
+    pub(super) fn forget_stream(&self, stream: &Stream) {
+        self.handles.values().for_each(|handle| handle.forget(stream));
     }
 
     /// Multiplies as `cublasLtMatmul` does; the description is in postcard's form.
@@ -89,15 +105,8 @@ impl Blases {
         lt.multiply(device, stream, &product).map_err(failed)
     }
 
-    /// Remembers how a handle is set.
-    pub(super) fn note(&mut self, set: &command::BlasSet) {
-        if MODES.contains(&set.property) {
-            self.modes.insert((set.handle, set.property), set.value);
-        }
-    }
-
-    fn mode(&self, handle: u32, property: u32) -> u64 {
-        self.modes.get(&(handle, property)).copied().unwrap_or(0)
+    fn setting(&self, handle: u32, property: u32) -> u64 {
+        self.settings.get(&(handle, property)).map_or(0, |(value, _)| *value)
     }
 
     /// Does something of a handle, as it is set, or, in a list, as that says: `of_list` is taken out, and what it does not say is as in a new handle.
@@ -106,7 +115,7 @@ impl Blases {
         device: &Lent,
         stream: &Stream,
         work: &Work<'_>,
-        of_list: Option<&mut Modes>,
+        of_list: Option<&mut Settings>,
     ) -> Result<(), Failure> {
         let name = match work {
             Work::Gemm(c) => c.handle,
@@ -114,34 +123,29 @@ impl Blases {
             Work::BlasCall(c) => c.handle,
             _ => return Ok(()),
         };
+        let (blas, handle) = self.of(name)?;
+        let place = |workspace| blas.place(device, handle, stream, workspace).map_err(failed);
         let Some(of_list) = of_list else {
-            return self.perform_as(device, stream, work, name, self.mode(name, POINTERS) != 0);
+            place(self.settings.get(&(name, WORKSPACE)).copied())?;
+            return self.perform_as(device, work, name, self.setting(name, POINTERS) != 0);
         };
-        let wanted = MODES.map(|property| (property, of_list.remove(&(name, property)).unwrap_or(0)));
-        let other = wanted.into_iter().filter(|(property, value)| self.mode(name, *property) != *value);
-        let set = |property: u32, value: u64| {
-            self.set(device, &command::BlasSet { handle: name, property, value, more: 0 }, None)
-        };
-        let mut outcome = other.clone().try_for_each(|(property, value)| set(property, value));
+        place(of_list.remove(&(name, WORKSPACE)))?;
+        let wanted =
+            MODES.map(|property| (property, of_list.remove(&(name, property)).map_or(0, |(value, _)| value)));
+        let other = wanted.into_iter().filter(|(property, value)| self.setting(name, *property) != *value);
+        let tell = |property: u32, value: u64| self.tell(device, name, property, value);
+        let mut outcome = other.clone().try_for_each(|(property, value)| tell(property, value));
         if outcome.is_ok() {
             let in_memory = wanted.iter().any(|(property, value)| *property == POINTERS && *value != 0);
-            outcome = self.perform_as(device, stream, work, name, in_memory);
+            outcome = self.perform_as(device, work, name, in_memory);
         }
-        let back = other.clone().try_for_each(|(property, _)| set(property, self.mode(name, property)));
+        let back = other.clone().try_for_each(|(property, _)| tell(property, self.setting(name, property)));
         outcome.and(back)
     }
 
     /// The same with factors in memory, or not.
-    fn perform_as(
-        &self,
-        device: &Lent,
-        stream: &Stream,
-        work: &Work<'_>,
-        name: u32,
-        in_memory: bool,
-    ) -> Result<(), Failure> {
+    fn perform_as(&self, device: &Lent, work: &Work<'_>, name: u32, in_memory: bool) -> Result<(), Failure> {
         let (blas, handle) = self.of(name)?;
-        blas.set(device, handle, Setting::Stream(stream)).map_err(failed)?;
         // Numbers of cuBLAS are small.
         let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let done = match work {

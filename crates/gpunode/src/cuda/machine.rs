@@ -406,11 +406,7 @@ impl CudaMachine {
                 let event = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
                 lent.wait(&known.stream, &event.event).map_err(failed)
             }
-            Work::BlasSet(set) => {
-                self.blases.note(&set);
-                let stream = u32::try_from(set.value).ok().and_then(|name| self.streams.get(&name));
-                self.blases.set(lent, &set, stream.map(|known| &known.stream))
-            }
+            Work::BlasSet(set) => self.blases.set(lent, &set),
             Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
                 self.done.launches += 1;
                 self.blases.perform(lent, &known.stream, &work, None)
@@ -525,6 +521,7 @@ impl Device for CudaMachine {
 
     fn drop_stream(&mut self, stream: u32) {
         if let Some(known) = self.streams.remove(&stream) {
+            self.blases.forget_stream(&known.stream);
             self.keep_end(&known);
             self.devices[known.device as usize].lent.end_stream(known.stream);
         }
@@ -556,9 +553,7 @@ impl Device for CudaMachine {
     }
 
     fn drop_blas(&mut self, handle: u32) {
-        // It stays: ending it may wait for the device, and graphs may still use its memory.
-        self.blases.handles.remove(&handle);
-        self.blases.modes.retain(|(of, _), _| *of != handle);
+        self.blases.forget(handle);
     }
 
     fn submit(&mut self, at: At, work: Work<'_>) -> Result<(), Failure> {

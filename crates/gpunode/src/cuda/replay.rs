@@ -1,6 +1,6 @@
 //! A captured list put under the driver's capture: its streams and events become streams and events of our own.
 
-use super::blases::{Blases, Modes};
+use super::blases::{Blases, Settings};
 use super::failed;
 use super::machine::OneEvent;
 use super::programs::Programs;
@@ -67,7 +67,7 @@ struct Replay<'machine> {
     parameters: Vec<u8>,
     passage: Passage,
     /// What the list says of cuBLAS handles, each for what comes next of the handle.
-    modes: Modes,
+    settings: Settings,
 }
 
 /// Captures a list; with what is to be kept as long as what comes of it.
@@ -90,7 +90,7 @@ pub(super) fn capture(
         }
     }
     let (events, kept, parameters) = (HashMap::new(), Kept::default(), Vec::new());
-    let modes = Modes::new();
+    let settings = Settings::new();
     let mut replay = Replay {
         device,
         programs,
@@ -102,7 +102,7 @@ pub(super) fn capture(
         kept,
         parameters,
         passage,
-        modes,
+        settings,
     };
     let captured = replay.run();
     let Replay { streams, events, kept, .. } = replay;
@@ -194,13 +194,13 @@ impl Replay<'_> {
                 None => Ok(()),
             },
             Work::BlasSet(set) => {
-                self.modes.insert((set.handle, set.property), set.value);
+                self.settings.insert((set.handle, set.property), (set.value, set.more));
                 Ok(())
             }
             Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
-                let mut modes = std::mem::take(&mut self.modes);
-                let performed = self.blases.perform(device, self.stream(name)?, &work, Some(&mut modes));
-                self.modes = modes;
+                let mut settings = std::mem::take(&mut self.settings);
+                let performed = self.blases.perform(device, self.stream(name)?, &work, Some(&mut settings));
+                self.settings = settings;
                 performed
             }
             Work::LtMatmul(text) => self.blases.multiply_lt(device, self.stream(name)?, text),
