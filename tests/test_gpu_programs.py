@@ -12,9 +12,9 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
 PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
-    "gpu_nodes": ("generic", "events", "external", "driver", "kinds"),
+    "gpu_nodes": ("generic", "events", "external", "driver", "kinds", "switched"),
     "gpu_attributes": ("attributes", "memory", "parameters"),
-    "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused"),
+    "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused", "landed", "changed"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused", "batch"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),

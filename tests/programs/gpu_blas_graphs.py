@@ -98,6 +98,15 @@ good(runtime.cudaGraphLaunch(instance, first))
 assert seen() == 66
 of_device()
 assert seen() == 60
+# A product of an instance that is switched off leaves the others as they were captured.
+mode(HOST)
+nodes, count = (POINTER * 3)(), ctypes.c_size_t(3)
+good(runtime.cudaGraphGetNodes(several, nodes, ctypes.byref(count)))
+assert count.value == 3
+for is_on, right in ((0, 12), (1, 66)):
+    good(runtime.cudaGraphNodeSetEnabled(instance, POINTER(nodes[1]), is_on))
+    good(runtime.cudaGraphLaunch(instance, first))
+    assert seen() == right
 # In the stream that the handle had.
 mode(HOST)
 graph = captured(of_host)

@@ -103,18 +103,52 @@ static void replays() {
     GOOD(cudaFreeHost(from));
 }
 
-// A graph that brings bytes out and back in would have to read them between the two: refused where it is captured.
+// A graph that brings bytes out and back in: at each launch the copy in takes what the copy out has brought.
 static void round_trip() {
-    int *host, *device;
+    int *host, *device, *other;
     GOOD(cudaMallocHost(&host, 4096));
     GOOD(cudaMalloc(&device, 4096));
-    cudaStream_t stream;
+    GOOD(cudaMalloc(&other, 4096));
+    GOOD(cudaMemset(device, 0, 4096));
+    memset(host, 0x55, 4096);
+    cudaStream_t stream, second;
+    cudaEvent_t fork, join;
     GOOD(cudaStreamCreate(&stream));
+    GOOD(cudaStreamCreate(&second));
+    GOOD(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    GOOD(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
     GOOD(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    add<<<4, 256, 0, stream>>>(device, device, 1024, 1);
     GOOD(cudaMemcpyAsync(host, device, 4096, cudaMemcpyDeviceToHost, stream));
-    REFUSED(cudaMemcpyAsync(device, host + 4, 16, cudaMemcpyHostToDevice, stream), cudaErrorStreamCaptureUnsupported);
+    // In another stream, and in part.
+    GOOD(cudaEventRecord(fork, stream));
+    GOOD(cudaStreamWaitEvent(second, fork, 0));
+    GOOD(cudaMemcpyAsync(other, host + 4, 2048, cudaMemcpyHostToDevice, second));
+    add<<<2, 256, 0, second>>>(other, other, 512, 10);
+    GOOD(cudaMemcpyAsync(host, other, 2048, cudaMemcpyDeviceToHost, second));
+    GOOD(cudaEventRecord(join, second));
+    GOOD(cudaMemsetAsync(device, 0, 4096, stream));
+    GOOD(cudaStreamWaitEvent(stream, join, 0));
+    GOOD(cudaMemcpyAsync(device, host, 2048, cudaMemcpyHostToDevice, stream));
     cudaGraph_t graph;
-    REFUSED(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGraphExec_t exec;
+    GOOD(cudaStreamEndCapture(stream, &graph));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    std::vector<int> back(1024);
+    for (int round = 1; round <= 4; round++) {
+        // Two without a wait between, in streams that wait for each other.
+        GOOD(cudaGraphLaunch(exec, stream));
+        GOOD(cudaGraphLaunch(exec, second));
+        GOOD(cudaDeviceSynchronize());
+        GOOD(cudaMemcpy(back.data(), device, 4096, cudaMemcpyDeviceToHost));
+        for (int at = 0; at < 1024; at++) {
+            // Each launch moves all four places to the front.
+            const int launches = at >= 512 ? 0 : (515 - at) / 4;
+            EXPECT(back[at] == 11 * (launches < 2 * round ? launches : 2 * round));
+        }
+        EXPECT(host[0] == 22 * round && host[1023] == 1);
+    }
+    GOOD(cudaGraphExecDestroy(exec));
     // Out of a graph the same is right: the copy in waits for the copy out.
     std::vector<int> numbers(1024, 0);
     GOOD(cudaMemcpy(device, numbers.data(), 4096, cudaMemcpyHostToDevice));

@@ -252,11 +252,12 @@ static void made() {
 }
 
 struct gate {
-    std::atomic<bool> is_open { false };
+    std::atomic<bool> is_called { false }, is_open { false };
     bool was_open = false;
 
     static void wait(void * data) {
         gate & of = *(gate *) data;
+        of.is_called = true;
         for (int tries = 0; tries < SECONDS * 1000 && !of.is_open; tries++) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -453,25 +454,105 @@ static void refused() {
     }
     EXPECT(of.first() == 1);
     GOOD(cudaGraphExecDestroy(own));
-    // A copy to a device that would read, in the instance alone, what an earlier one brings.
+}
+
+// A copy to a device reads what an earlier one brings, which was said of the instance alone.
+static void landed() {
+    things of;
     int * elsewhere;
+    cudaGraph_t graph;
     cudaGraphNode_t out, in;
+    cudaGraphExec_t exec;
     GOOD(cudaMallocHost(&elsewhere, BYTES));
     GOOD(cudaGraphCreate(&graph, 0));
     GOOD(cudaGraphAddMemcpyNode1D(&out, graph, nullptr, 0, of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost));
     GOOD(cudaGraphAddMemcpyNode1D(&in, graph, &out, 1, of.numbers, elsewhere, BYTES, cudaMemcpyHostToDevice));
-    GOOD(cudaGraphInstantiate(&own, graph, 0));
-    REFUSED(cudaGraphExecMemcpyNodeSetParams1D(own, in, of.numbers, of.here, BYTES, cudaMemcpyHostToDevice),
-            cudaErrorNotSupported);
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
     memset(elsewhere, 0, BYTES);
-    of.run(own);
-    EXPECT(of.here[0] == 1 && of.first() == 0);
+    of.run(exec);
+    EXPECT(of.first() == 0);
+    GOOD(cudaGraphExecMemcpyNodeSetParams1D(exec, in, of.numbers, of.here, BYTES, cudaMemcpyHostToDevice));
+    GOOD(cudaMemset(of.numbers, 1, BYTES));
+    GOOD(cudaDeviceSynchronize());
+    of.run(exec);
+    EXPECT(of.here[0] == 0x1010101 && of.first() == 0x1010101);
+    // The same of a graph that was captured into two streams.
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaEventRecord(of.fork, of.stream));
+    GOOD(cudaStreamWaitEvent(of.other, of.fork, 0));
+    add_slowly<<<1, COUNT, 0, of.other>>>(of.numbers, 1, 2000);
+    GOOD(cudaMemcpyAsync(of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost, of.other));
+    GOOD(cudaEventRecord(of.join, of.other));
+    GOOD(cudaStreamWaitEvent(of.stream, of.join, 0));
+    GOOD(cudaMemcpyAsync(of.numbers, elsewhere, BYTES, cudaMemcpyHostToDevice, of.stream));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 5);
+    GOOD(cudaStreamEndCapture(of.stream, &graph));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    size_t count = 4;
+    cudaGraphNode_t nodes[4];
+    GOOD(cudaGraphGetNodes(graph, nodes, &count));
+    EXPECT(count == 4);
+    of.clear();
+    of.run(exec);
+    EXPECT(of.here[0] == 2000 && of.first() == 5);
+    GOOD(cudaGraphExecMemcpyNodeSetParams1D(exec, nodes[2], of.numbers, of.here, BYTES, cudaMemcpyHostToDevice));
+    for (int round = 1; round <= 3; round++) {
+        of.run(exec);
+        EXPECT(of.first() == 5 + 2005 * round);
+    }
+}
+
+// A function may wait for what another thread does with the instance that calls it: this launch goes on with what the instance was, and the next one is as it is then.
+static void changed() {
+    things of;
+    gate opens, ends;
+    cudaGraph_t split, plain;
+    cudaGraphExec_t exec;
+    const auto captured = [&](gate & waits) {
+        GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+        add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
+        GOOD(cudaLaunchHostFunc(of.stream, gate::wait, &waits));
+        add_slowly<<<1, COUNT, 0, of.stream>>>(of.numbers, 10, 200);
+        cudaGraph_t graph;
+        GOOD(cudaStreamEndCapture(of.stream, &graph));
+        return graph;
+    };
+    split = captured(opens);
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 3);
+    GOOD(cudaStreamEndCapture(of.stream, &plain));
+    GOOD(cudaGraphInstantiate(&exec, split, 0));
+    const auto in_launch = [](gate & of, const auto & work) {
+        return std::thread([&of, work] {
+            while (!of.is_called) {
+            }
+            work();
+            of.is_open = true;
+        });
+    };
+    std::thread updates = in_launch(opens, [&] { GOOD(cudaGraphExecUpdate(exec, plain, nullptr)); });
+    GOOD(cudaGraphLaunch(exec, of.stream));
+    updates.join();
+    EXPECT(opens.was_open);
+    GOOD(cudaGraphLaunch(exec, of.other));
+    GOOD(cudaStreamSynchronize(of.other));
+    EXPECT(of.first() == 2004);
+    cudaGraph_t last = captured(ends);
+    GOOD(cudaGraphExecUpdate(exec, last, nullptr));
+    std::thread destroys = in_launch(ends, [&] { GOOD(cudaGraphExecDestroy(exec)); });
+    GOOD(cudaGraphLaunch(exec, of.stream));
+    destroys.join();
+    EXPECT(ends.was_open);
+    GOOD(cudaStreamSynchronize(of.stream));
+    EXPECT(of.first() == 4005);
+    REFUSED(cudaGraphLaunch(exec, of.stream), cudaErrorInvalidResourceHandle);
 }
 
 int main(int count, char ** words) {
     const part parts[] = {
         { "captured", captured }, { "places", places }, { "made", made }, { "waits", waits },
         { "streams", streams }, { "threads", threads }, { "refused", refused },
+        { "landed", landed }, { "changed", changed },
     };
     return run_parts(parts, count, words);
 }

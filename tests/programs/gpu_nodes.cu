@@ -398,8 +398,108 @@ static void kinds() {
     EXPECT(cudaGetLastError() == cudaSuccess);
 }
 
+static bool is_on(cudaGraphExec_t exec, cudaGraphNode_t node) {
+    unsigned told = 7;
+    GOOD(cudaGraphNodeGetEnabled(exec, node, &told));
+    EXPECT(told < 2);
+    return told;
+}
+
+// Nodes of an instance that are switched off do nothing until they are switched on again; what they are given meanwhile holds from then on.
+static void switched() {
+    int *numbers = numbers_of(0), ten = 10, twenty = 20;
+    std::vector<int> here(COUNT), there(COUNT);
+    void *by_ten[] = { &numbers, &ten }, *by_twenty[] = { &numbers, &twenty };
+    cudaGraph_t graph, other;
+    cudaGraphNode_t fill, kernel, copy;
+    cudaGraphExec_t exec;
+    auto filled = of_fill(numbers, 1), launched = of_kernel(by_ten), copied = of_copy(here.data(), numbers);
+    GOOD(cudaGraphCreate(&graph, 0));
+    GOOD(cudaGraphAddNode(&fill, graph, nullptr, nullptr, 0, &filled));
+    GOOD(cudaGraphAddNode(&kernel, graph, &fill, nullptr, 1, &launched));
+    GOOD(cudaGraphAddNode(&copy, graph, &kernel, nullptr, 1, &copied));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    const auto gives = [&](int right) {
+        run(exec, cudaStreamPerThread);
+        check_numbers(here, right);
+    };
+    gives(11);
+    EXPECT(is_on(exec, kernel) && is_on(exec, copy));
+    GOOD(cudaGraphNodeSetEnabled(exec, kernel, 0));
+    EXPECT(!is_on(exec, kernel) && is_on(exec, copy));
+    gives(1);
+    launched = of_kernel(by_twenty);
+    GOOD(cudaGraphExecNodeSetParams(exec, kernel, &launched));
+    gives(1);
+    GOOD(cudaGraphNodeSetEnabled(exec, kernel, 5));
+    gives(21);
+    GOOD(cudaGraphNodeSetEnabled(exec, fill, 0));
+    gives(41);
+    GOOD(cudaGraphNodeSetEnabled(exec, copy, 0));
+    run(exec, cudaStreamPerThread);
+    check_numbers(here, 41);
+    EXPECT(first_of(numbers) == 61);
+    // An update of the whole leaves that as it is, and the graph knows nothing of it.
+    GOOD(cudaGraphExecUpdate(exec, graph, nullptr));
+    EXPECT(!is_on(exec, copy) && !is_on(exec, fill) && is_on(exec, kernel));
+    GOOD(cudaGraphNodeSetEnabled(exec, copy, 1));
+    gives(71);
+    // All of them, and again.
+    for (auto one : { fill, kernel, copy }) {
+        GOOD(cudaGraphNodeSetEnabled(exec, one, 0));
+    }
+    gives(71);
+    EXPECT(first_of(numbers) == 71);
+    cudaGraphExec_t again;
+    GOOD(cudaGraphInstantiate(&again, graph, 0));
+    run(again, cudaStreamPerThread);
+    check_numbers(here, 11);
+    // What launches of the instance do now is what a graph takes that it is captured into.
+    GOOD(cudaGraphNodeSetEnabled(exec, kernel, 1));
+    cudaStream_t stream, beside;
+    cudaEvent_t fork, join;
+    GOOD(cudaStreamCreate(&stream));
+    GOOD(cudaStreamCreate(&beside));
+    GOOD(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaGraphLaunch(exec, stream));
+    GOOD(cudaStreamEndCapture(stream, &other));
+    GOOD(cudaGraphInstantiate(&again, other, 0));
+    run(again, stream);
+    EXPECT(first_of(numbers) == 21);
+    // Captured into streams that part and meet, in order without what is off.
+    GOOD(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    GOOD(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+    GOOD(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    GOOD(cudaMemsetAsync(numbers, 0, BYTES, stream));
+    GOOD(cudaEventRecord(fork, stream));
+    GOOD(cudaStreamWaitEvent(beside, fork, 0));
+    add_slowly<<<1, COUNT, 0, beside>>>(numbers, 1, 2000);
+    add<<<1, COUNT, 0, beside>>>(numbers, 30);
+    GOOD(cudaEventRecord(join, beside));
+    GOOD(cudaStreamWaitEvent(stream, join, 0));
+    GOOD(cudaMemcpyAsync(there.data(), numbers, BYTES, cudaMemcpyDeviceToHost, stream));
+    GOOD(cudaStreamEndCapture(stream, &other));
+    GOOD(cudaGraphInstantiate(&again, other, 0));
+    size_t count = 4;
+    cudaGraphNode_t nodes[4];
+    GOOD(cudaGraphGetNodes(other, nodes, &count));
+    EXPECT(count == 4);
+    const auto of_driver_set = of_driver<CUresult(CUgraphExec, CUgraphNode, unsigned)>("cuGraphNodeSetEnabled");
+    const auto of_driver_get = of_driver<CUresult(CUgraphExec, CUgraphNode, unsigned *)>("cuGraphNodeGetEnabled");
+    for (int bits = 0; bits < 4; bits++) {
+        unsigned told = 7;
+        EXPECT(of_driver_set(again, nodes[1], bits & 1) == CUDA_SUCCESS && of_driver_set(again, nodes[2], bits >> 1) == CUDA_SUCCESS);
+        EXPECT(of_driver_get(again, nodes[2], &told) == CUDA_SUCCESS && told == bits >> 1);
+        GOOD(cudaMemset(numbers, 0x11, BYTES));
+        GOOD(cudaDeviceSynchronize());
+        run(again, stream);
+        check_numbers(there, 2000 * (bits & 1) + 30 * (bits >> 1));
+    }
+    REFUSED(cudaGraphNodeSetEnabled(again, kernel, 0), cudaErrorInvalidValue);
+}
+
 int main(int count, char ** words) {
     const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver },
-        { "kinds", kinds } };
+        { "kinds", kinds }, { "switched", switched } };
     return run_parts(parts, count, words);
 }

@@ -206,7 +206,7 @@ impl Session {
     /// Takes a copy between the program's memory and a device into the capture of its stream: each launch does it anew.
     ///
     /// # Errors
-    /// The capture failed before, or the copy reads what the same list brings.
+    /// The capture failed before, or has no room for more.
     pub(super) fn capture_copy<M: Message>(
         &self,
         stream: &Stream,
@@ -216,15 +216,6 @@ impl Session {
         let mut going = self.captures.going();
         let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
         capture.check()?;
-        if let HostCopy::In(from) = &copy
-            && capture.graph.state().list.lands_in(from)
-        {
-            eprintln!(
-                "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
-            );
-            capture.is_invalid = true;
-            return Err(CAPTURE_UNSUPPORTED);
-        }
         let pushed = capture.graph.state().list.push(stream.number, Some(copy), message, 0, |_| ());
         pushed.inspect_err(|_| capture.is_invalid = true)
     }

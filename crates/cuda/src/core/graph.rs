@@ -4,7 +4,7 @@
 //! is sent as it was captured; once it has added or changed something, its commands are sent one by one, in an order that all
 //! dependencies allow.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
@@ -220,16 +220,18 @@ impl State {
     }
 }
 
-/// # Errors
-/// A copy to a device would read what an earlier one brings: all is read when the list is launched.
-fn check_landing(list: &List) -> Result<(), Code> {
-    if list.reads_what_landed() {
-        eprintln!(
-            "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
-        );
-        return Err(NOT_SUPPORTED);
+/// The entries of a list that each node of its graph has: those of these pieces, or, of a list as it was captured, what was made a node of.
+pub(super) fn places_in(list: &List, pieces: Option<&[Piece]>) -> Vec<(usize, Vec<usize>)> {
+    if let Some(pieces) = pieces {
+        return pieces.iter().map(|one| (one.node, (one.first..one.first + one.count).collect())).collect();
     }
-    Ok(())
+    let mut state = State { list: list.clone(), ..State::default() };
+    state.see();
+    let entries = |(node, one): (usize, &Node)| match &one.content {
+        Content::Captured(entries) => Some((node, entries.clone())),
+        Content::Own(_) => None,
+    };
+    state.nodes.iter().enumerate().filter_map(entries).collect()
 }
 
 /// The stream of an entry that comes behind one of the stream `lane`: a function that is called is of whatever stream it comes behind.
@@ -317,15 +319,15 @@ impl Session {
             return Ok(definition.clone());
         }
         let (place, objects) = (Place::of(graph, state.origin), state.all_objects());
-        let made = if state.is_changed || state.list.has_calls() {
+        let (list, pieces) = if state.is_changed {
             // What was captured since the last look is as much of it.
             state.see();
             let (list, pieces) = state.one_by_one(self.edge_event()?)?;
-            check_landing(&list)?;
-            self.define(&place, list, Some(pieces), (state.memory.clone(), objects))?
+            (list, Some(pieces))
         } else {
-            self.define(&place, state.list.clone(), None, (state.memory.clone(), objects))?
+            (state.list.clone(), None)
         };
+        let made = self.define(&place, list, (pieces, BTreeSet::new()), (state.memory.clone(), objects))?;
         Ok(state.definition.insert(made).clone())
     }
 
@@ -342,8 +344,53 @@ impl Session {
     /// # Errors
     /// There is no such instance; as [`instantiate`](Self::instantiate).
     pub fn update_exec(&self, exec: u32, graph: &Graph) -> Result<(), Code> {
-        self.known_exec(exec)?;
-        self.update_instance(exec, &self.definition(graph)?)
+        let off = self.definition_of(exec)?.off.clone();
+        let definition = self.definition(graph)?;
+        if off.is_empty() {
+            self.update_instance(exec, &definition)
+        } else {
+            self.update_off(exec, &definition, off)
+        }
+    }
+
+    /// Makes an instance do what a definition says but for some nodes, which are those in the same places as in the graph that it was made of.
+    fn update_off(&self, exec: u32, does: &Definition, off: BTreeSet<usize>) -> Result<(), Code> {
+        let (list, pieces) = (List::clone(&does.list), does.pieces.clone());
+        let kept = (does.memory.clone(), does.objects.clone());
+        let definition = self.define(&does.place, list, (pieces, off), kept)?;
+        self.update_instance(exec, &definition)?;
+        self.drop_definition(&definition)
+    }
+
+    /// What an instance does, and which node of its graph a node is.
+    fn node_of_exec(&self, exec: u32, node: u32) -> Result<(Arc<Definition>, usize), Code> {
+        let place = *self.captures.nodes.get(node)?;
+        let kind = self.with_node(node, |_, state, index| Ok(state.kind(index)))?;
+        let does = self.definition_of(exec)?;
+        let can_be_off = matches!(kind, NodeKind::Kernel | NodeKind::Copy | NodeKind::Fill);
+        if does.place.graph != place.graph || !can_be_off {
+            return Err(INVALID_VALUE);
+        }
+        Ok((does, place.index))
+    }
+
+    /// Whether launches of an instance do what a node says.
+    ///
+    /// # Errors
+    /// There is no such node in the instance, or it is no kernel, copy or fill.
+    pub fn is_exec_node_on(&self, exec: u32, node: u32) -> Result<bool, Code> {
+        self.node_of_exec(exec, node).map(|(does, index)| !does.off.contains(&index))
+    }
+
+    /// Switches a node of an instance off, such that others wait for nothing but what it waits for, or on again.
+    ///
+    /// # Errors
+    /// As [`is_exec_node_on`](Self::is_exec_node_on), or the GPU node is gone.
+    pub fn switch_exec_node(&self, exec: u32, node: u32, is_on: bool) -> Result<(), Code> {
+        let (does, index) = self.node_of_exec(exec, node)?;
+        let mut off = does.off.clone();
+        let is_other = if is_on { off.remove(&index) } else { off.insert(index) };
+        if is_other { self.update_off(exec, &does, off) } else { Ok(()) }
     }
 
     /// The handles of all nodes of a graph.
@@ -504,7 +551,7 @@ impl Session {
     /// Gives a node of an instance other commands; the graph stays as it is.
     ///
     /// # Errors
-    /// There is no such node in the instance, it is of another kind, or a copy to a device would read what another one brings.
+    /// There is no such node in the instance, or it is of another kind.
     pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
         let place = *self.captures.nodes.get(node)?;
         let (kind, attributes) = self.with_node(node, |_, state, index| {
@@ -520,17 +567,14 @@ impl Session {
         let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
         let does = self.definition_of(exec)?;
         let of_list = |definition: &Definition| {
-            let mut state = State { list: List::clone(&definition.list), ..State::default() };
-            state.see();
-            let piece = |(node, one): (usize, &Node)| match &one.content {
-                // The command itself stands behind the settings that it takes with it.
-                Content::Captured(entries) => entries
-                    .iter()
-                    .find(|entry| definition.list.frame(**entry).0 != BlasSet::WORD)
-                    .map(|first| Piece { node, first: *first, count: 1 }),
-                Content::Own(_) => None,
-            };
-            state.nodes.iter().enumerate().filter_map(piece).collect::<Vec<_>>()
+            // The command itself stands behind the settings that it takes with it.
+            let is_command = |entry: &&usize| definition.list.frame(**entry).0 != BlasSet::WORD;
+            let places = places_in(&definition.list, None).into_iter();
+            places
+                .filter_map(|(node, entries)| {
+                    entries.iter().find(is_command).map(|first| Piece { node, first: *first, count: 1 })
+                })
+                .collect::<Vec<_>>()
         };
         if does.place.graph != place.graph {
             return Err(INVALID_VALUE);
@@ -554,7 +598,6 @@ impl Session {
         let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
         (piece.first + piece.count..does.list.entries.len())
             .for_each(|entry| new.push_frame(&does.list, entry));
-        check_landing(&new)?;
         let moved = pieces.iter().map(|one| {
             if one.first > piece.first {
                 Piece { first: one.first.saturating_add_signed(grown), ..*one }
@@ -568,7 +611,8 @@ impl Session {
         let mut memory = does.memory.clone();
         memory.extend(&with.memory);
         let objects = does.objects.iter().chain(&with.objects).cloned().collect();
-        let definition = self.define(&does.place, new, Some(moved.collect()), (memory, objects))?;
+        let where_now = (Some(moved.collect()), does.off.clone());
+        let definition = self.define(&does.place, new, where_now, (memory, objects))?;
         self.update_instance(exec, &definition)?;
         self.drop_definition(&definition)
     }

@@ -1,11 +1,11 @@
 //! Graphs as the node knows them, and instances of them: sent, launched with what the program's memory has at that moment, ended.
 //!
 //! The node knows nothing of functions of the program. A graph that calls some is as many lists to it as there are runs of commands between them, each with an
-//! instance of its own, and a launch puts all of them into the stream in turn.
+//! instance of its own, and a launch puts all of them into the stream in turn. So is a graph that copies to a device what it has copied out of one.
 //!
 //! Relaxed throughout: what a program does with one graph in two threads at once has no order, and all lists lie under locks.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,7 @@ use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
 use super::user_object::UserObject;
-use crate::code::{Code, INVALID_VALUE, NOT_PERMITTED};
+use crate::code::{Code, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED};
 
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
 const BASES_MAX: usize = 8;
@@ -73,10 +73,15 @@ enum Step {
 #[derive(Debug)]
 pub struct Definition {
     pub(super) place: Place,
+    /// All commands, those of nodes that are switched off among them.
     pub(super) list: Arc<List>,
+    /// The commands that a launch does.
+    pub(super) done: Arc<List>,
     steps: Vec<Step>,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
     pub(super) pieces: Option<Vec<Piece>>,
+    /// Nodes that are switched off.
+    pub(super) off: BTreeSet<usize>,
     /// What each launch allocates and frees.
     pub(super) memory: GraphMemory,
     /// Objects of the program that are there as long as this is.
@@ -84,9 +89,9 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Whether launches of it call functions.
-    fn has_calls(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Call(_)))
+    /// Whether it is more to the node than one list: launches of it call functions, or wait for bytes.
+    fn is_split(&self) -> bool {
+        !matches!(self.steps[..], [Step::Launch(_)])
     }
 
     fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
@@ -101,28 +106,44 @@ impl Definition {
 #[derive(Debug)]
 pub struct Instance {
     flags: u64,
-    /// What it does, locked while it is launched, so that what it needs is not mixed with that of another launch.
-    does: Mutex<Does>,
+    /// What it does; nothing when it has ended.
+    does: Mutex<Option<Arc<Made>>>,
+    /// The last launch. Locked as long as one is made, so that what it needs is not mixed with that of another one; whoever changes or ends the instance
+    /// meanwhile does not wait, as the functions that the launch calls may wait for that.
+    last: Mutex<Option<Last>>,
 }
 
-/// What an instance does.
+/// A definition, ready to be launched. A launch has it until it is over, whatever the instance does by then.
 #[derive(Debug)]
-struct Does {
+struct Made {
     definition: Arc<Definition>,
     /// What the node calls an instance of each of its parts.
     names: Vec<u32>,
-    /// The stream of the last launch, and whether that called functions.
-    last: Option<(Arc<Stream>, bool)>,
+}
+
+/// A launch.
+#[derive(Debug)]
+struct Last {
+    stream: Arc<Stream>,
+    is_split: bool,
+    /// The first of its names at the node.
+    name: Option<u32>,
+}
+
+/// # Errors
+/// A function of the program calls this: the launch that it is of may have what is locked, until the function has returned.
+fn locked<T>(of: &Mutex<T>) -> Result<MutexGuard<'_, T>, Code> {
+    if is_caller() {
+        return Err(NOT_PERMITTED);
+    }
+    Ok(of.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Instance {
     /// # Errors
-    /// A function of the program calls this: the launch that it is of may have what is locked, until the function has returned.
-    fn does(&self) -> Result<MutexGuard<'_, Does>, Code> {
-        if is_caller() {
-            return Err(NOT_PERMITTED);
-        }
-        Ok(self.does.lock().unwrap_or_else(PoisonError::into_inner))
+    /// As [`locked`], or it has ended.
+    fn made(&self) -> Result<Arc<Made>, Code> {
+        locked(&self.does)?.clone().ok_or(INVALID_HANDLE)
     }
 }
 
@@ -161,7 +182,8 @@ impl Instances {
 }
 
 impl Session {
-    /// Names the lists that a list becomes for the node: itself, or the runs of commands between the functions that are called in it.
+    /// Names the lists that a list becomes for the node: itself, or the runs of commands between the functions that are called in it, and in front of copies to
+    /// a device of what came out of one. Nodes that are `off` do nothing.
     ///
     /// # Errors
     /// A run is too long for a graph, or the node is gone.
@@ -169,20 +191,22 @@ impl Session {
         &self,
         place: &Place,
         list: List,
-        pieces: Option<Vec<Piece>>,
+        (pieces, off): (Option<Vec<Piece>>, BTreeSet<usize>),
         (memory, objects): (GraphMemory, Vec<Arc<UserObject>>),
     ) -> Result<Arc<Definition>, Code> {
         let list = Arc::new(list);
-        let steps = if list.has_calls() {
+        let done =
+            if off.is_empty() { list.clone() } else { Arc::new(list.without(pieces.as_deref(), &off)) };
+        let steps = if done.has_steps() {
             let step = |run| match run {
                 Run::Commands(list) => self.instances.part(place, Arc::new(list)),
                 Run::Call(call) => Step::Call(call),
             };
-            list.runs(place.origin, self.edge_event()?)?.into_iter().map(step).collect()
+            done.runs(place.origin, self.edge_event()?)?.into_iter().map(step).collect()
         } else {
-            vec![self.instances.part(place, list.clone())]
+            vec![self.instances.part(place, done.clone())]
         };
-        Ok(Arc::new(Definition { place: *place, list, steps, pieces, memory, objects }))
+        Ok(Arc::new(Definition { place: *place, list, done, steps, pieces, off, memory, objects }))
     }
 
     /// Sends what the node has to know of a definition, once.
@@ -257,12 +281,15 @@ impl Session {
         let mut name = 0;
         self.instances.execs.add(|number| {
             name = number;
-            let names =
-                graph.parts().map(|part| self.instantiate_part(part, flags)).collect::<Result<_, _>>()?;
+            let made = Made { definition: graph.clone(), names: self.instantiate_parts(graph, flags)? };
             self.hold(&graph.memory);
-            Ok(Instance { flags, does: Mutex::new(Does { definition: graph.clone(), names, last: None }) })
+            Ok(Instance { flags, does: Mutex::new(Some(Arc::new(made))), last: Mutex::default() })
         })?;
         Ok(name)
+    }
+
+    fn instantiate_parts(&self, graph: &Definition, flags: u64) -> Result<Vec<u32>, Code> {
+        graph.parts().map(|part| self.instantiate_part(part, flags)).collect()
     }
 
     fn instantiate_part(&self, part: &Part, flags: u64) -> Result<u32, Code> {
@@ -271,26 +298,43 @@ impl Session {
         Ok(exec)
     }
 
-    /// Makes an instance do what a definition says.
+    /// Makes an instance do what a definition says, from the next launch on.
     ///
     /// # Errors
     /// There is no such instance, a function of the program calls this, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
-        let mut does = exec.does()?;
+        let mut does = locked(&exec.does)?;
+        let does = does.as_mut().ok_or(INVALID_HANDLE)?;
         self.send_definition(graph)?;
-        let mut had = std::mem::take(&mut does.names).into_iter();
+        let names = match Arc::get_mut(does) {
+            Some(made) => self.update_parts(std::mem::take(&mut made.names), graph, exec.flags)?,
+            // A launch by another thread goes on with what it has.
+            None => self.instantiate_parts(graph, exec.flags)?,
+        };
+        self.hold(&graph.memory);
+        let made = Arc::new(Made { definition: graph.clone(), names });
+        self.let_go(std::mem::replace(does, made))
+    }
+
+    /// Has instances at the node do what the parts of a definition say, and makes or ends some if these are more or fewer.
+    fn update_parts(&self, had: Vec<u32>, graph: &Definition, flags: u64) -> Result<Vec<u32>, Code> {
+        let (mut had, mut names) = (had.into_iter(), Vec::new());
         for part in graph.parts() {
-            let name = match had.next() {
+            names.push(match had.next() {
                 Some(exec) => self.send(&GraphUpdate { exec, graph: part.number }).map(|_| exec)?,
-                None => self.instantiate_part(part, exec.flags)?,
-            };
-            does.names.push(name);
+                None => self.instantiate_part(part, flags)?,
+            });
         }
         had.try_for_each(|exec| self.send(&GraphExecDestroy { exec }).map(drop))?;
-        self.hold(&graph.memory);
-        let before = std::mem::replace(&mut does.definition, graph.clone());
-        self.release(&before.memory)
+        Ok(names)
+    }
+
+    /// An instance or a launch has no more use for this: the last one ends it.
+    fn let_go(&self, made: Arc<Made>) -> Result<(), Code> {
+        let Some(made) = Arc::into_inner(made) else { return Ok(()) };
+        made.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
+        self.release(&made.definition.memory)
     }
 
     /// What an instance does.
@@ -298,7 +342,7 @@ impl Session {
     /// # Errors
     /// There is no such instance, or a function of the program calls this.
     pub(super) fn definition_of(&self, exec: u32) -> Result<Arc<Definition>, Code> {
-        Ok(self.instances.execs.get(exec)?.does()?.definition.clone())
+        Ok(self.instances.execs.get(exec)?.made()?.definition.clone())
     }
 
     /// Whether there is such an instance.
@@ -318,9 +362,8 @@ impl Session {
             return Err(NOT_PERMITTED);
         }
         let gone = self.instances.execs.remove(exec)?;
-        let does = gone.does()?;
-        does.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
-        self.release(&does.definition.memory)
+        let made = locked(&gone.does)?.take();
+        made.map_or(Ok(()), |made| self.let_go(made))
     }
 
     /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
@@ -329,7 +372,8 @@ impl Session {
     /// The node is gone.
     pub(super) fn destroy_execs_of(&self, owner: Owner) -> Result<(), Code> {
         for (number, exec) in self.instances.execs.numbered() {
-            let is_meant = exec.does()?.definition.place.owner == owner;
+            let is_meant =
+                locked(&exec.does)?.as_ref().is_some_and(|made| made.definition.place.owner == owner);
             if is_meant {
                 self.destroy_exec(number)?;
             }
@@ -352,18 +396,26 @@ impl Session {
     pub fn launch_exec(&'static self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
-            let does = exec.does()?.definition.clone();
+            let does = exec.made()?.definition.clone();
             let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
             return self.add_captured(&graph, stream.number, Node::child(&does));
         }
         self.check_default(stream)?;
         self.wait_callbacks(stream)?;
-        let mut does = exec.does()?;
-        self.order_launch(&mut does, stream)?;
-        // The stream is not done, nor another thread's, between a function and the commands behind it.
-        let launching = does.definition.has_calls().then(|| self.begin_launch(stream)).transpose()?;
-        let mut names = does.names.iter();
-        for step in &does.definition.steps {
+        let mut last = locked(&exec.last)?;
+        let made = exec.made()?;
+        let launched =
+            self.order_launch(&mut last, &made, stream).and_then(|()| self.launch_made(&made, stream));
+        let gone = self.let_go(made);
+        launched.and(gone)
+    }
+
+    /// Puts the steps of a launch into a stream.
+    fn launch_made(&'static self, made: &Made, stream: &Arc<Stream>) -> Result<(), Code> {
+        // The stream is not done, nor another thread's, between two steps.
+        let launching = made.definition.is_split().then(|| self.begin_launch(stream)).transpose()?;
+        let mut names = made.names.iter();
+        for step in &made.definition.steps {
             match step {
                 Step::Launch(part) => {
                     // There is one for each.
@@ -374,24 +426,25 @@ impl Session {
             }
         }
         drop(launching);
-        let memory = &does.definition.memory;
+        let memory = &made.definition.memory;
         if memory.is_none() { Ok(()) } else { self.note_launched(memory) }
     }
 
-    /// Has a launch be behind the one before it, which CUDA promises also where that was in another stream. The node sees to it for one list; where there are more
-    /// of them in either launch, this waits.
-    fn order_launch(&self, does: &mut Does, stream: &Arc<Stream>) -> Result<(), Code> {
-        let has_calls = does.definition.has_calls();
-        let is_same = |last: &Arc<Stream>| Arc::ptr_eq(last, stream);
-        if let Some((last, had_calls)) = &does.last
-            && !is_same(last)
-            && (has_calls || *had_calls)
+    /// Has a launch be behind the one before it, which CUDA promises also where that was in another stream. The node sees to it for one list that it has under the
+    /// same name; else this waits.
+    fn order_launch(&self, last: &mut Option<Last>, made: &Made, stream: &Arc<Stream>) -> Result<(), Code> {
+        let (is_split, name) = (made.definition.is_split(), made.names.first().copied());
+        if let Some(last) = last
+            && !Arc::ptr_eq(&last.stream, stream)
+            && (is_split || last.is_split || last.name != name)
         {
-            self.wait_callbacks(last)?;
-            self.wait_end(last)?;
+            self.wait_callbacks(&last.stream)?;
+            self.wait_end(&last.stream)?;
         }
-        if does.last.as_ref().is_none_or(|(last, had_calls)| *had_calls != has_calls || !is_same(last)) {
-            does.last = Some((stream.clone(), has_calls));
+        let is_like =
+            |last: &Last| Arc::ptr_eq(&last.stream, stream) && last.is_split == is_split && last.name == name;
+        if !last.as_ref().is_some_and(is_like) {
+            *last = Some(Last { stream: stream.clone(), is_split, name });
         }
         Ok(())
     }

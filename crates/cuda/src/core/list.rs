@@ -1,12 +1,17 @@
 //! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 
-use hinterland_proto::gpu::command::{EventRecord, Launch, StreamWait, launch_flags};
+use hinterland_proto::gpu::command::{
+    BlasCall, BlasGemm, BlasGemmPointers, BlasSet, EventRecord, Launch, StreamWait, launch_flags,
+};
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
 use super::event::EXTERNAL;
+use super::graph::places_in;
 use super::inbox::Destination;
+use super::node::Piece;
 use super::outbox::Tail;
 use crate::code::{Code, INVALID_VALUE, NO_MEMORY};
 
@@ -147,50 +152,101 @@ impl List {
         self.push(to, None, &StreamWait { stream: to, event, flags: 0 }, 0, nothing)
     }
 
-    /// Whether functions are called in it.
+    /// Whether it is more than one list to the node: functions are called in it, or a copy to a device begins where bytes land that an earlier one brings, which
+    /// are not there when the list is launched.
     #[must_use]
-    pub fn has_calls(&self) -> bool {
-        self.entries.iter().any(|entry| entry.call.is_some())
+    pub fn has_steps(&self) -> bool {
+        let mut landed: Vec<(usize, usize)> = Vec::new();
+        self.entries.iter().any(|entry| match &entry.copy {
+            _ if entry.call.is_some() => true,
+            Some(HostCopy::Out(to)) => {
+                landed.push(to.range());
+                false
+            }
+            Some(HostCopy::In(from)) => {
+                let (start, end) = from.range();
+                landed.iter().any(|place| place.0 < end && start < place.1)
+            }
+            None => false,
+        })
     }
 
-    /// The runs of commands between the functions that are called. Each command of the list waits for the one before it; so does each of a run, of which the
-    /// first one waits for the launch and the last one is waited for by its end. What only goes from one stream to another is no run.
+    /// The runs of commands between the functions that are called, and in front of copies to a device of what the commands before them bring. Each command of a
+    /// run waits for the one before it, the first one for the launch, and the end of the launch for the last one.
     ///
     /// # Errors
     /// As [`push`](Self::push).
     pub fn runs(&self, origin: u32, event: u32) -> Result<Vec<Run>, Code> {
-        let (mut runs, mut run) = (Vec::new(), Self::default());
-        let finish = |mut run: Self, runs: &mut Vec<Run>| -> Result<(), Code> {
-            if let Some(last) = run.entries.last().map(|entry| entry.stream).filter(|_| run.does_anything()) {
-                if last != origin {
-                    run.switch(event, last, origin)?;
-                }
-                runs.push(Run::Commands(run));
+        let (mut runs, mut run, mut lane) = (Vec::new(), Self::default(), origin);
+        let finish = |run: &mut Self, lane: &mut u32, runs: &mut Vec<Run>| -> Result<(), Code> {
+            let lane = std::mem::replace(lane, origin);
+            if lane != origin {
+                run.switch(event, lane, origin)?;
+            }
+            if !run.entries.is_empty() {
+                runs.push(Run::Commands(std::mem::take(run)));
             }
             Ok(())
         };
         for (index, entry) in self.entries.iter().enumerate() {
             if let Some(call) = entry.call {
-                finish(std::mem::take(&mut run), &mut runs)?;
+                finish(&mut run, &mut lane, &mut runs)?;
                 runs.push(Run::Call(call));
                 continue;
             }
-            if run.entries.is_empty() && entry.stream != origin {
-                run.switch(event, origin, entry.stream)?;
+            if self.is_edge(index) {
+                continue;
+            }
+            if let Some(HostCopy::In(from)) = &entry.copy
+                && run.lands_in(from)
+            {
+                finish(&mut run, &mut lane, &mut runs)?;
+            }
+            if entry.stream != lane {
+                run.switch(event, lane, entry.stream)?;
+                lane = entry.stream;
             }
             run.push_frame(self, index);
         }
-        finish(run, &mut runs)?;
+        finish(&mut run, &mut lane, &mut runs)?;
         Ok(runs)
     }
 
-    /// Whether it is more than commands that wait for each other. Those alone would have a launch wait for the function before them.
-    fn does_anything(&self) -> bool {
-        (0..self.entries.len()).any(|index| match self.frame(index) {
-            (EventRecord::WORD, body) => EventRecord::take(body).flags & EXTERNAL != 0,
-            (StreamWait::WORD, body) => StreamWait::take(body).flags & EXTERNAL != 0,
-            _ => true,
-        })
+    /// Whether a command does nothing but have commands of the list wait for others.
+    fn is_edge(&self, index: usize) -> bool {
+        match self.frame(index) {
+            (EventRecord::WORD, body) => EventRecord::take(body).flags & EXTERNAL == 0,
+            (StreamWait::WORD, body) => StreamWait::take(body).flags & EXTERNAL == 0,
+            _ => false,
+        }
+    }
+
+    /// The list without what some nodes do, whose entries are in these pieces, or are those of a list as it was captured. Who waits for whom stays.
+    #[must_use]
+    pub fn without(&self, pieces: Option<&[Piece]>, nodes: &BTreeSet<usize>) -> Self {
+        let mut off: BTreeSet<usize> = places_in(self, pieces)
+            .into_iter()
+            .filter(|(node, _)| nodes.contains(node))
+            .flat_map(|(_, entries)| entries)
+            .filter(|entry| !self.is_edge(*entry))
+            .collect();
+        // A handle's settings are for its next product.
+        let mut is_next_off = HashMap::new();
+        for entry in (0..self.entries.len()).rev() {
+            match self.frame(entry) {
+                (BlasSet::WORD, body) if is_next_off.get(&body[..4]) == Some(&true) => {
+                    off.insert(entry);
+                }
+                (BlasGemm::WORD | BlasGemmPointers::WORD | BlasCall::WORD, body) => {
+                    is_next_off.insert(&body[..4], off.contains(&entry));
+                }
+                _ => {}
+            }
+        }
+        let mut left = Self::default();
+        let stay = (0..self.entries.len()).filter(|entry| !off.contains(entry));
+        stay.for_each(|entry| left.push_frame(self, entry));
+        left
     }
 
     /// Word and body of a command.
@@ -220,27 +276,6 @@ impl List {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(other.whole_frame(index));
         self.entries.push(Entry { at, stream, ..other.entries[index] });
-    }
-
-    /// Whether a copy to a device begins where bytes land that an earlier copy brings, and no function is called between the two.
-    #[must_use]
-    pub fn reads_what_landed(&self) -> bool {
-        let mut landed: Vec<(usize, usize)> = Vec::new();
-        self.entries.iter().any(|entry| match &entry.copy {
-            _ if entry.call.is_some() => {
-                landed.clear();
-                false
-            }
-            Some(HostCopy::Out(to)) => {
-                landed.push(to.range());
-                false
-            }
-            Some(HostCopy::In(from)) => {
-                let (start, end) = from.range();
-                landed.iter().any(|place| place.0 < end && start < place.1)
-            }
-            None => false,
-        })
     }
 
     /// The parameters of the launch that this list is.
@@ -303,13 +338,10 @@ impl List {
         self.entries.iter().filter_map(|entry| entry.copy).collect()
     }
 
-    /// Whether bytes that come out of this list land where a copy begins: what it would read is not there when the list is launched, or the
-    /// commands behind the last function that is called.
-    #[must_use]
-    pub fn lands_in(&self, from: &Destination) -> bool {
+    /// Whether bytes that come out of this list land where a copy begins.
+    fn lands_in(&self, from: &Destination) -> bool {
         let (start, end) = from.range();
-        let mut behind_calls = self.entries.iter().rev().take_while(|entry| entry.call.is_none());
-        behind_calls.any(|entry| match &entry.copy {
+        self.entries.iter().any(|entry| match &entry.copy {
             Some(HostCopy::Out(to)) => to.range().0 < end && start < to.range().1,
             _ => false,
         })

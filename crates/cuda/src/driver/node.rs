@@ -1,6 +1,6 @@
 //! Nodes of graphs by the driver's structures.
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 
 use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::graph::node_number;
@@ -100,6 +100,10 @@ nodes! {
 }
 
 same! {
+    /// Switches a kernel, a copy or a fill of an instance on or off.
+    hl_cuGraphNodeSetEnabled(exec: *mut c_void, node: *mut c_void, is_on: c_uint) = node::hl_cudaGraphNodeSetEnabled;
+    /// Whether a kernel, a copy or a fill of an instance is switched on.
+    hl_cuGraphNodeGetEnabled(exec: *mut c_void, node: *mut c_void, place: *mut c_uint) = node::hl_cudaGraphNodeGetEnabled;
     /// How a kernel of a graph is launched, as CUDA 11 describes it.
     hl_cuGraphKernelNodeGetParams(node: *mut c_void, parameters: *mut KernelParameters) = node::hl_cudaGraphKernelNodeGetParams;
 }

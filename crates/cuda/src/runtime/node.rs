@@ -588,6 +588,28 @@ setters! {
     "a fill" hl_cudaGraphMemsetNodeSetParams hl_cudaGraphExecMemsetNodeSetParams(parameters: *const FillParameters) = fill_node;
 }
 
+/// Switches a kernel, a copy or a fill of an instance on or off.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaGraphNodeSetEnabled(exec: *mut c_void, node: *mut c_void, is_on: c_uint) -> Code {
+    with_session(|session| {
+        session.switch_exec_node(Kind::GraphExec.of(exec)?, node_number(node)?, is_on != 0)
+    })
+}
+
+/// Whether a kernel, a copy or a fill of an instance is switched on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphNodeGetEnabled(
+    exec: *mut c_void,
+    node: *mut c_void,
+    place: *mut c_uint,
+) -> Code {
+    with_session(|session| {
+        let is_on = session.is_exec_node_on(Kind::GraphExec.of(exec)?, node_number(node)?)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, c_uint::from(is_on)) }
+    })
+}
+
 /// Captures a stream into a graph that is there, behind some of its nodes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaStreamBeginCaptureToGraph(
