@@ -20,6 +20,7 @@ PROGRAMS = {
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),
     "gpu_reset": ("memory", "handles", "code", "others"),
     "gpu_user_objects": ("counts", "graphs", "captured", "functions"),
+    "gpu_misuse": ("devices", "memory", "copies", "streams", "events", "launches", "captures", "graphs", "processes"),
     "gpu_refusals": ("launches", "queries", "captures", "settings", "clusters"),
 }
 

@@ -215,10 +215,14 @@ assert encode(ctypes.c_void_p(tensor.value + 8), 2, 2, memory, sizes, strides, t
 assert encode(tensor, 2, 6, memory, sizes, strides, tile, steps, 0, 0, 0, 0) == 1
 assert encode(tensor, 2, 2, ctypes.c_uint64(16), sizes, strides, tile, steps, 0, 0, 0, 0) == 1
 assert encode(tensor, 2, 2, memory, sizes, None, tile, steps, 0, 0, 0, 0) == 1
+good(cuda.cuFuncSetCacheConfig(function, 1))
+assert cuda.cuFuncSetCacheConfig(None, 1) == 400
 event = ctypes.c_void_p()
 assert cuda.cuIpcGetMemHandle(place, memory) == 801
 assert cuda.cuMemExportToShareableHandle(place, ctypes.c_uint64(1), 1, ctypes.c_uint64(0)) == 801
 assert cuda.cuIpcOpenMemHandle_v2(ctypes.byref(memory.__class__()), place, 1) == 801
+for name in ("cuIpcGetEventHandle", "cuIpcOpenEventHandle", "cuIpcCloseMemHandle", "cuMemPoolExportToShareableHandle"):
+    assert getattr(cuda, name)(place, place, 0, ctypes.c_uint64(0)) == 801
 assert cuda.cuEventCreate(ctypes.byref(event), 6) == 801
 value = ctypes.c_int(7)
 good(cuda.cuDeviceGetAttribute(ctypes.byref(value), 125, device))

@@ -275,6 +275,8 @@ static void waits() {
     cudaGraphExec_t exec = of.end();
     GOOD(cudaGraphLaunch(exec, of.stream));
     EXPECT(cudaStreamQuery(of.stream) == cudaErrorNotReady);
+    // Which is no error that is kept.
+    EXPECT(cudaPeekAtLastError() == cudaSuccess);
     last.is_open = true;
     add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
     EXPECT(last.was_open);

@@ -41,6 +41,8 @@ pub const INVALID_CONTEXT: Code = 201;
 pub const CONTEXT_IS_DESTROYED: Code = 709;
 /// A fat binary without an image for the device.
 pub const NO_BINARY: Code = 209;
+/// A limit that a device of this kind does not have.
+pub const UNSUPPORTED_LIMIT: Code = 215;
 /// These devices do not reach each other's memory.
 pub const PEER_UNSUPPORTED: Code = 217;
 /// There is access between these devices already.

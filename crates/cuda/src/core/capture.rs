@@ -18,8 +18,8 @@ use super::session::Session;
 use super::stream::Stream;
 use super::thread::thread_number;
 use crate::code::{
-    CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
-    CAPTURE_WRONG_THREAD, Code, INVALID_VALUE,
+    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
+    CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, Code, ILLEGAL_STATE, INVALID_VALUE,
 };
 
 /// A capture that goes on.
@@ -95,8 +95,11 @@ impl Session {
     /// # Errors
     /// It is the default stream, or is being captured.
     pub fn begin_capture(&self, stream: &Arc<Stream>, mode: CaptureMode) -> Result<(), Code> {
-        if stream.is_default() || stream.is_captured() {
+        if stream.is_default() {
             return Err(CAPTURE_UNSUPPORTED);
+        }
+        if stream.is_captured() {
+            return Err(ILLEGAL_STATE);
         }
         let graph = self.add_graph(stream.owner, stream.number)?;
         self.begin_capture_into(stream, &graph, true, mode)
@@ -118,7 +121,7 @@ impl Session {
         }
         let mut going = self.captures.going();
         if stream.is_captured() {
-            return Err(CAPTURE_UNSUPPORTED);
+            return Err(ILLEGAL_STATE);
         }
         self.captures.known.fetch_add(1, Ordering::Relaxed);
         let (graph, origin, streams) = (graph.clone(), stream.number, vec![stream.clone()]);
@@ -237,7 +240,7 @@ impl Session {
         let mut going = self.captures.going();
         let capture = going.get_mut(&number).ok_or(INVALID_VALUE)?;
         match stream.capture.load(Ordering::Relaxed) {
-            0 if stream.is_default() => Err(crate::code::CAPTURE_IMPLICIT),
+            0 if stream.is_default() => Err(CAPTURE_IMPLICIT),
             0 => {
                 capture.streams.push(stream.clone());
                 stream.capture.store(number, Ordering::Relaxed);
@@ -264,11 +267,17 @@ impl Session {
     }
 
     /// The capture of a stream: 0 none, else its number, and whether it has failed.
-    #[must_use]
-    pub fn capture_of(&self, stream: &Stream) -> (u32, bool) {
+    ///
+    /// # Errors
+    /// It is a default stream, and one that it waits for is being captured.
+    pub fn capture_of(&self, stream: &Stream) -> Result<(u32, bool), Code> {
         let number = stream.capture.load(Ordering::Relaxed);
-        let failed = self.captures.going().get(&number).is_some_and(|capture| capture.is_invalid);
-        (number, failed)
+        let going = self.captures.going();
+        let holds_up = |capture: &Capture| !capture.is_hidden && capture.holds_up(stream.owner);
+        if stream.is_default() && going.values().any(holds_up) {
+            return Err(CAPTURE_IMPLICIT);
+        }
+        Ok((number, going.get(&number).is_some_and(|capture| capture.is_invalid)))
     }
 
     /// Ends all captures that streams of a context take part in, without a graph.
@@ -290,14 +299,14 @@ impl Session {
     pub fn end_capture(&self, stream: &Stream) -> Result<Arc<Graph>, Code> {
         let mut going = self.captures.going();
         let number = stream.capture.load(Ordering::Relaxed);
-        let capture = going.get(&number).ok_or(INVALID_VALUE)?;
+        let capture = going.get(&number).ok_or(ILLEGAL_STATE)?;
         if capture.origin != stream.number {
             return Err(CAPTURE_UNMATCHED);
         }
         if capture.mode != CaptureMode::Relaxed && capture.thread != thread_number() {
             return Err(CAPTURE_WRONG_THREAD);
         }
-        let Some(capture) = going.remove(&number) else { return Err(INVALID_VALUE) };
+        let Some(capture) = going.remove(&number) else { return Err(ILLEGAL_STATE) };
         self.captures.note_ended(1);
         capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
         drop(going);

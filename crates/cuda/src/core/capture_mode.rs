@@ -48,7 +48,7 @@ impl Capture {
     }
 
     /// Whether the default stream of a context waits for one of its streams.
-    fn holds_up(&self, owner: Owner) -> bool {
+    pub(super) fn holds_up(&self, owner: Owner) -> bool {
         self.streams.iter().any(|one| one.owner == owner && one.flags & APART == 0)
     }
 }

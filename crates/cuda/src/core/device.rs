@@ -365,7 +365,8 @@ impl Session {
         rows: u64,
     ) -> Result<(), Code> {
         let width = count.checked_mul(u64::from(element)).ok_or(INVALID_VALUE)?;
-        let span = place.span(width, rows)?;
+        // Only copies have an error of their own for that.
+        let span = place.span(width, rows).map_err(|_| INVALID_VALUE)?;
         if span == 0 {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::code::{Code, INVALID_HANDLE};
+use crate::code::{Code, INVALID_HANDLE, INVALID_VALUE};
 
 /// What a handle names. The numbers are such that no handle is a plausible pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,14 @@ impl Kind {
         (self as u64) << SHIFT | u64::from(number) << 4
     }
 
+    /// What CUDA says of something else in the place of a handle of this kind.
+    const fn wrong(self) -> Code {
+        match self {
+            Self::Graph | Self::GraphExec | Self::Node | Self::Pool | Self::UserObject => INVALID_VALUE,
+            _ => INVALID_HANDLE,
+        }
+    }
+
     /// The number of a handle of this kind.
     ///
     /// # Errors
@@ -64,9 +72,9 @@ impl Kind {
     /// It is something else.
     pub fn of_number(self, handle: u64) -> Result<u32, Code> {
         if handle >> SHIFT != self as u64 {
-            return Err(INVALID_HANDLE);
+            return Err(self.wrong());
         }
-        u32::try_from((handle & ((1 << SHIFT) - 1)) >> 4).map_err(|_| INVALID_HANDLE)
+        u32::try_from((handle & ((1 << SHIFT) - 1)) >> 4).map_err(|_| self.wrong())
     }
 }
 

@@ -13,7 +13,9 @@ use super::context::{Context, Owner, ended};
 use super::handle::Kind;
 use super::session::{Session, present, session};
 use super::stream::Stream;
-use crate::code::{CONTEXT_IS_DESTROYED, Code, INVALID_CONFIGURATION, INVALID_CONTEXT, SUCCESS, of_driver};
+use crate::code::{
+    CONTEXT_IS_DESTROYED, Code, INVALID_CONFIGURATION, INVALID_CONTEXT, NOT_READY, SUCCESS, of_driver,
+};
 
 /// `cudaStreamLegacy`
 const LEGACY: usize = 1;
@@ -180,10 +182,11 @@ pub(super) fn thread_number() -> u64 {
     NUMBER.get()
 }
 
-/// Keeps an error for `cudaGetLastError` and returns it.
+/// Keeps an error for `cudaGetLastError` and returns it. That something is not done yet is none.
 pub fn record(result: Result<(), Code>) -> Code {
     match result {
         Ok(()) => SUCCESS,
+        Err(NOT_READY) => NOT_READY,
         Err(code) => {
             LAST.set(code);
             code

@@ -249,8 +249,8 @@ pub extern "C" fn hl_cuKernelSetAttribute(
 
 /// A preference, which is let go.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cuFuncSetCacheConfig(_function: *mut c_void, _config: c_int) -> Code {
-    driver(|_| Ok(()))
+pub extern "C" fn hl_cuFuncSetCacheConfig(function: *mut c_void, _config: c_int) -> Code {
+    driver(|session| kernel(session, function, session.owner()?).map(drop))
 }
 
 /// How many groups of a function a multiprocessor holds.

@@ -24,8 +24,11 @@ const FROM_DEVICE: u64 = 4;
 
 /// An empty graph.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
+pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, flags: c_uint) -> Code {
     with_session(|session| {
+        if place.is_null() || flags != 0 {
+            return Err(INVALID_VALUE);
+        }
         let owner = session.owner()?;
         let graph = session.add_graph(owner, owner.device)?;
         // SAFETY: a place for a result, as documented.
@@ -98,7 +101,7 @@ pub extern "C" fn hl_cudaGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaGraphUpload(exec: *mut c_void, stream: *mut c_void) -> Code {
     with_session(|session| {
-        Kind::GraphExec.of(exec)?;
+        session.known_exec(Kind::GraphExec.of(exec)?)?;
         session.stream(stream).map(drop)
     })
 }

@@ -305,8 +305,8 @@ pub unsafe extern "C" fn hl_cudaKernelSetAttributeForDevice(
 
 /// A preference, which is let go.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cudaFuncSetCacheConfig(_function: *const c_void, _config: c_int) -> Code {
-    with_session(|_| Ok(()))
+pub extern "C" fn hl_cudaFuncSetCacheConfig(function: *const c_void, _config: c_int) -> Code {
+    with_session(|session| registered(session, function).map(drop))
 }
 
 /// The name of a kernel in its image, which stays as long as the program.

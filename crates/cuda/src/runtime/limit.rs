@@ -6,34 +6,52 @@
 use std::ffi::{c_int, c_void};
 
 use super::{give, give_if};
-use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
-use crate::core::thread::with_session;
+use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED, UNSUPPORTED_LIMIT};
+use crate::core::attribute;
+use crate::core::session::Session;
+use crate::core::thread::{device, with_session};
 
-/// Limits by `cudaLimit`: bytes of a thread's stack, of what kernels print, of what they allocate, depth of kernels that wait for kernels, kernels that
-/// kernels may have waiting, bytes that the cache fetches at once, bytes that stay in it.
-const LIMITS: [usize; 7] = [1 << 10, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+/// Limits by `cudaLimit`, each with what it is of.
+const LIMITS: [(&str, usize); 7] = [
+    ("the stack of a thread in bytes", 1 << 10),
+    ("what kernels print, in bytes,", 1 << 20),
+    ("what kernels allocate, in bytes,", 8 << 20),
+    ("the depth of kernels that wait for kernels", 2),
+    ("the number of kernels that kernels have waiting", 2048),
+    ("the bytes that the cache fetches at once", 64),
+    ("the bytes that stay in the cache", 0),
+];
+/// Kernels of newer devices do not wait for kernels.
+const DEPTH: usize = 3;
+const WITHOUT_DEPTH: i32 = 9;
 /// The cache fetches what it likes, and keeps what it likes: these two are hints.
 const HINTS: std::ops::RangeInclusive<usize> = 5..=6;
 
-fn limit(number: c_int) -> Result<(usize, usize), Code> {
+fn limit(session: &Session, number: c_int) -> Result<(usize, &'static str, usize), Code> {
     let number = usize::try_from(number).map_err(|_| INVALID_VALUE)?;
-    LIMITS.get(number).map(|limit| (number, *limit)).ok_or(INVALID_VALUE)
+    let (what, value) = LIMITS.get(number).ok_or(INVALID_VALUE)?;
+    if number == DEPTH && session.attribute_or_zero(device(), attribute::MAJOR) >= WITHOUT_DEPTH {
+        return Err(UNSUPPORTED_LIMIT);
+    }
+    Ok((number, what, *value))
 }
 
 /// A limit of the current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaDeviceGetLimit(value: *mut usize, number: c_int) -> Code {
     // SAFETY: a place for a result, as documented.
-    with_session(|_| unsafe { give(value, limit(number)?.1) })
+    with_session(|session| unsafe { give(value, limit(session, number)?.2) })
 }
 
 /// Sets a limit of the current device: one that it keeps to anyway is taken, a higher one is refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceSetLimit(number: c_int, value: usize) -> Code {
-    with_session(|_| {
-        let (number, most) = limit(number)?;
+    with_session(|session| {
+        let (number, what, most) = limit(session, number)?;
         if value > most && !HINTS.contains(&number) {
-            eprintln!("hinterland: limit {number} of a GPU elsewhere is {most} and cannot be {value}");
+            eprintln!(
+                "hinterland: {what} is {most} on a GPU elsewhere and cannot be {value} (hint: a program that goes on has that, and one that needs more has to run beside the GPU)"
+            );
             return Err(NOT_SUPPORTED);
         }
         Ok(())

@@ -14,6 +14,10 @@ use crate::core::thread::with_session;
 
 /// Memory of the host starts at a multiple of this.
 const HOST_ALIGNMENT: usize = 4096;
+/// Flags of memory of the host: for all contexts, seen by devices, written and not read.
+const HOST_FLAGS: c_uint = 7;
+/// Flags of memory that is registered: for all contexts, seen by devices, of a device that is no GPU, read and not written.
+const REGISTER_FLAGS: c_uint = 15;
 
 /// Allocates memory of the current device.
 #[unsafe(no_mangle)]
@@ -38,6 +42,9 @@ pub unsafe extern "C" fn hl_cudaMallocPitch(
     height: usize,
 ) -> Code {
     with_session(|session| {
+        if place.is_null() || pitch.is_null() {
+            return Err(INVALID_VALUE);
+        }
         let step = width.checked_next_multiple_of(512).ok_or(INVALID_VALUE)?;
         let bytes = step.checked_mul(height).ok_or(INVALID_VALUE)?;
         session.check_unseen()?;
@@ -74,7 +81,7 @@ pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code {
     with_session(|session| {
-        if place.is_null() {
+        if place.is_null() || flags & !HOST_FLAGS != 0 {
             return Err(INVALID_VALUE);
         }
         if bytes == 0 {
@@ -133,7 +140,7 @@ pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, flags: c_uint) -> Code {
     with_session(|session| {
-        if memory.is_null() || bytes == 0 {
+        if memory.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
             return Err(INVALID_VALUE);
         }
         session.check_unseen()?;
@@ -223,6 +230,12 @@ pub unsafe extern "C" fn hl_cuMemGetAddressRange_v2(
     })
 }
 
+/// `cudaMemcpyKind`
+const TO_DEVICE: c_int = 1;
+const FROM_DEVICE: c_int = 2;
+const WITHIN: c_int = 3;
+const BY_ADDRESSES: c_int = 4;
+
 /// Where the bytes are is seen from the addresses; the direction that the program says has only to be one.
 ///
 /// # Errors
@@ -231,14 +244,20 @@ pub(crate) fn direction(kind: c_int) -> Result<(), Code> {
     if (0..=4).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
 }
 
+/// The same for a copy with a variable of a device as one end.
+///
+/// # Errors
+/// There is no such direction, or it is one that does not end, or begin (`is_out`), at a device.
+fn direction_with_symbol(kind: c_int, is_out: bool) -> Result<(), Code> {
+    let other = if is_out { FROM_DEVICE } else { TO_DEVICE };
+    if [other, WITHIN, BY_ADDRESSES].contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
+}
+
 /// The same, and where an end is said to be of a device, it is looked for among variables whose places were not asked for yet.
 ///
 /// # Errors
 /// There is no such direction.
 fn direction_of(session: &Session, kind: c_int, to: *mut c_void, from: *const c_void) -> Result<(), Code> {
-    const TO_DEVICE: c_int = 1;
-    const FROM_DEVICE: c_int = 2;
-    const WITHIN: c_int = 3;
     direction(kind)?;
     for (end, is_said) in [
         (to.addr(), kind == TO_DEVICE || kind == WITHIN),
@@ -491,7 +510,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyToSymbol(
     kind: c_int,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_with_symbol(kind, false)?;
         copy_now(session, inside(session, shadow, bytes, offset)?, from, bytes)
     })
 }
@@ -507,7 +526,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyToSymbolAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_with_symbol(kind, false)?;
         session.copy(&session.stream(stream)?, inside(session, shadow, bytes, offset)?, from, bytes)
     })
 }
@@ -522,7 +541,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol(
     kind: c_int,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_with_symbol(kind, true)?;
         copy_now(session, to, inside(session, shadow, bytes, offset)?, bytes)
     })
 }
@@ -538,7 +557,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbolAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_with_symbol(kind, true)?;
         session.copy(&session.stream(stream)?, to, inside(session, shadow, bytes, offset)?, bytes)
     })
 }

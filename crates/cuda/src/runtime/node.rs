@@ -669,7 +669,7 @@ pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
 ) -> Code {
     with_session(|session| {
         let stream = session.stream(stream)?;
-        let (capture, failed) = session.capture_of(&stream);
+        let (capture, failed) = session.capture_of(&stream)?;
         let state = if capture == 0 { 0 } else { 1 + c_int::from(failed) };
         // SAFETY: places for results or null, as documented.
         unsafe {

@@ -49,7 +49,7 @@ const USED_MAX: c_int = 8;
 const READ_WRITE: c_int = 3;
 
 fn pool_of(handle: *mut c_void) -> Result<u32, Code> {
-    Kind::Pool.of(handle).map_err(|_| INVALID_VALUE)
+    Kind::Pool.of(handle)
 }
 
 /// # Safety

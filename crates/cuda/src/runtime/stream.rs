@@ -134,7 +134,7 @@ pub unsafe extern "C" fn hl_cudaStreamEndCapture(stream: *mut c_void, place: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaStreamIsCapturing(stream: *mut c_void, status: *mut c_int) -> Code {
     with_session(|session| {
-        let (number, failed) = session.capture_of(&*session.stream(stream)?);
+        let (number, failed) = session.capture_of(&*session.stream(stream)?)?;
         let state = if number == 0 { 0 } else { 1 + c_int::from(failed) };
         // SAFETY: a place for a result, as documented.
         unsafe { give(status, state) }

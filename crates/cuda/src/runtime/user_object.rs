@@ -14,7 +14,7 @@ const NOBODY_WAITS: c_uint = 1;
 const MOVE: c_uint = 1;
 
 fn number(object: *mut c_void) -> Result<u32, Code> {
-    Kind::UserObject.of(object).map_err(|_| INVALID_VALUE)
+    Kind::UserObject.of(object)
 }
 
 /// Makes an object, with so many references of the program.
