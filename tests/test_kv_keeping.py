@@ -137,6 +137,9 @@ def test_prometheus_reads_the_counters(kv, small):
             assert "hinterland_kv_blocks{" in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address + "anything", timeout=10)
+        assert urllib.request.urlopen(address + "?any=thing", timeout=10).status == 200
     finally:
         server.terminate()
         assert server.wait(10) == 0

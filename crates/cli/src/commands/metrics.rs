@@ -89,7 +89,7 @@ fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
         }
         request.extend_from_slice(&piece[..count]);
     }
-    let (status, body) = if !request.starts_with(b"GET /metrics") {
+    let (status, body) = if !asks_for_counters(&request) {
         ("404 Not Found", "only GET /metrics is served\n".to_owned())
     } else {
         match context.pool_to_watch(PATIENCE).and_then(|pool| collect(&pool)) {
@@ -98,6 +98,12 @@ fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
         }
     };
     say(&mut stream, status, &body)
+}
+
+/// Whether a request names the one path that is served, with or without a query.
+fn asks_for_counters(request: &[u8]) -> bool {
+    let behind = request.strip_prefix(b"GET /metrics").and_then(|behind| behind.first());
+    matches!(behind, Some(b' ' | b'?'))
 }
 
 fn say(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
@@ -358,6 +364,21 @@ mod tests {
         assert!(own("hinterland_members_known").ends_with(" 0"), "{text}");
         assert!(text.contains("\n# members are not known: nobody listens\n"), "{text}");
         assert!(!text.contains("hinterland_member_up{"), "{text}");
+    }
+
+    #[test]
+    fn one_path_is_served_with_any_query() {
+        for line in ["GET /metrics HTTP/1.1", "GET /metrics?name=x HTTP/1.1"] {
+            assert!(asks_for_counters(line.as_bytes()), "{line}");
+        }
+        for line in [
+            "GET /metricsanything HTTP/1.1",
+            "GET /metrics/x HTTP/1.1",
+            "GET / HTTP/1.1",
+            "POST /metrics HTTP/1.1",
+        ] {
+            assert!(!asks_for_counters(line.as_bytes()), "{line}");
+        }
     }
 
     #[test]
