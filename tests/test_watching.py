@@ -16,11 +16,10 @@ SECONDS = 30
 
 
 class Watcher:
-    """A `hinterland top` whose lines are read as they come."""
+    """A `hinterland top`, or one of its kind, whose lines are read as they come."""
 
-    def __init__(self, node, *options):
-        self.process = subprocess.Popen(node.command("top", "--interval", "0.2", *options), text=True, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
+    def __init__(self, command):
+        self.process = subprocess.Popen([*command, "--interval", "0.2"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.lines = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -56,11 +55,11 @@ class Watcher:
 
 @pytest.fixture
 def watch():
-    """A function that starts to watch a node."""
+    """A function that starts to watch a node, or what another command watches."""
     watchers = []
 
-    def start(node, *options):
-        watchers.append(Watcher(node, *options))
+    def start(node, *options, command=None):
+        watchers.append(Watcher(command or node.command("top", *options)))
         return watchers[-1]
 
     yield start
@@ -144,6 +143,39 @@ def test_top_says_that_a_node_is_stopped_and_ends_by_ctrl_c(start_node, watch):
         watcher.end()
     finally:
         os.kill(a.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_gpu_top_goes_on_when_its_node_starts_again_and_says_that_it_is_stopped(binary, folder, watch, options):
+    address = f"unix:{folder}/gpu.sock"
+    serve = [binary, "gpu", "serve", "--listen", address, "--device", "software", "--json"]
+
+    def start():
+        node = subprocess.Popen(serve, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert json.loads(node.stdout.readline())["ready"]
+        return node
+
+    seen, gone = ('"devices"', '"node_trouble"') if options else ("DEVICE  NAME", "hint: ")
+    node = start()
+    try:
+        watcher = watch(None, command=[binary, "gpu", "top", address, *options])
+        for _ in range(2):
+            watcher.until(lambda line: seen in line)
+            node.kill()
+            node.wait()
+            watcher.until(lambda line: gone in line)
+            node = start()
+        watcher.until(lambda line: seen in line)
+        os.kill(node.pid, signal.SIGSTOP)
+        watcher.until(lambda line: "has not answered for" in line)
+        os.kill(node.pid, signal.SIGCONT)
+        watcher.until(lambda line: seen in line)
+        os.kill(node.pid, signal.SIGSTOP)
+        watcher.until(lambda line: "has not answered for" in line)
+        watcher.end()
+    finally:
+        node.kill()
+        node.wait()
 
 
 def test_a_directory_that_hangs_holds_up_neither_top_nor_status(pair, watch):

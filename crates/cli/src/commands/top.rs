@@ -1,7 +1,7 @@
 //! `hinterland top`: watches members, caches and rates, and programs with far memory.
 
 mod far;
-mod watch;
+pub mod watch;
 
 use crate::context::Context;
 use crate::failure::Failure;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Which node.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Arguments {
     /// The node: unix:PATH or tcp:HOST:PORT

@@ -39,8 +39,8 @@ pub enum Look {
 pub struct Watch {
     poller: Poller,
     answered: Arc<EventCounter>,
-    status: Asker<NodeStatus>,
-    members: Asker<Vec<MemberInfo>>,
+    status: Asker<NodeStatus, PoolError>,
+    members: Asker<Vec<MemberInfo>, PoolError>,
 }
 
 impl Watch {
@@ -52,9 +52,9 @@ impl Watch {
         let (poller, answered) = (Poller::new()?, Arc::new(EventCounter::new()?));
         poller.add(signals, SIGNAL, Interest::READ)?;
         poller.add(&*answered, ANSWER, Interest::READ)?;
-        let status = Asker::start(context, &answered, Pool::status)?;
+        let status = Asker::start(&answered, of_node(context, Pool::status))?;
         // With a session of its own: the directory may take long, and the node answers for itself meanwhile.
-        let members = Asker::start(context, &answered, Pool::members)?;
+        let members = Asker::start(&answered, of_node(context, Pool::members))?;
         Ok(Self { poller, answered, status, members })
     }
 
@@ -103,28 +103,29 @@ impl Watch {
     }
 }
 
-/// A thread that asks the node one question, over and over.
-struct Asker<T> {
+/// A thread that asks one question, over and over.
+pub struct Asker<T, E> {
     questions: Sender<()>,
-    answers: Receiver<Result<T, PoolError>>,
+    answers: Receiver<Result<T, E>>,
     /// Since when an answer is to come.
     asked: Option<Instant>,
 }
 
-impl<T: Send + 'static> Asker<T> {
-    fn start(
-        context: &Context,
+impl<T: Send + 'static, E: Send + 'static> Asker<T, E> {
+    /// Starts the thread, which raises `answered` with each answer.
+    ///
+    /// # Errors
+    /// [`Failure`] without threads left.
+    pub fn start(
         answered: &Arc<EventCounter>,
-        question: fn(&Pool) -> Result<T, PoolError>,
+        mut question: impl FnMut() -> Result<T, E> + Send + 'static,
     ) -> Result<Self, Failure> {
         let (questions, asked) = channel();
         let (answer, answers) = channel();
-        let (socket, answered) = (context.socket(), Arc::clone(answered));
+        let answered = Arc::clone(answered);
         let serve = move || {
-            let mut pool = None;
             while asked.recv().is_ok() {
-                let connect = || Pool::connect(Some(&socket));
-                if answer.send(ask(&mut pool, connect, question)).is_err() {
+                if answer.send(question()).is_err() {
                     return;
                 }
                 answered.raise();
@@ -137,7 +138,7 @@ impl<T: Send + 'static> Asker<T> {
     }
 
     /// Asks, unless an answer is still to come; whether it did.
-    fn ask(&mut self) -> bool {
+    pub fn ask(&mut self) -> bool {
         let asks = self.asked.is_none();
         // A thread that is gone has met a defect, and then no answer ever comes, which is told.
         if asks && self.questions.send(()).is_ok() {
@@ -147,15 +148,28 @@ impl<T: Send + 'static> Asker<T> {
     }
 
     /// The answer, if it has come.
-    fn answer(&mut self) -> Option<Result<T, PoolError>> {
+    pub fn answer(&mut self) -> Option<Result<T, E>> {
         let answer = self.answers.try_recv().ok()?;
         self.asked = None;
         Some(answer)
     }
 
-    fn waited_s(&self) -> u64 {
+    /// For how long an answer is waited for, in seconds.
+    pub fn waited_s(&self) -> u64 {
         self.asked.map_or(0, |asked| asked.elapsed().as_secs())
     }
+}
+
+/// A question to the node of the context.
+fn of_node<T>(
+    context: &Context,
+    question: fn(&Pool) -> Result<T, PoolError>,
+) -> impl FnMut() -> Result<T, PoolError> + Send + 'static
+where
+    T: 'static,
+{
+    let (socket, mut pool) = (context.socket(), None);
+    move || ask(&mut pool, || Pool::connect(Some(&socket)), question)
 }
 
 /// Asks over the connection that is there, or over a fresh one if the node has ended that one, as by a restart.
