@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -461,6 +462,23 @@ def test_the_folder_of_a_socket_is_made_below_the_runtime_folder_only(binary, fo
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
             wait_until((runtime / "hinterland/gpu.sock").exists)
+        finally:
+            server.terminate()
+
+
+def test_a_static_program_does_not_see_the_gpu_node_and_is_told_of(binary, folder):
+    if not (binary.parent / "libhinterland_cuda.so").exists() or not shutil.which("cc"):
+        pytest.skip("needs the library of CUDA and a compiler")
+    (folder / "program.c").write_text("int main(void) { return 7; }\n", encoding="utf-8")
+    address = f"unix:{folder}/gpu.sock"
+    with subprocess.Popen([binary, "gpu", "serve", "--listen", address, "--device", "software", "--json"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert json.loads(server.stdout.readline())["ready"]
+            for options, is_told in ((["-static"], True), ([], False)):
+                subprocess.run(["cc", *options, "-o", folder / "program", folder / "program.c"], check=True)
+                ended = subprocess.run([binary, "run", "--no-mount", "--gpu", address, "--", folder / "program"], capture_output=True, text=True,
+                                       check=False, timeout=60)
+                assert ended.returncode == 7 and ("is statically linked" in ended.stderr) == is_told, ended.stderr
         finally:
             server.terminate()
 

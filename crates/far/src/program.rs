@@ -21,10 +21,14 @@ const ENTRIES_MAX: usize = 4096;
 const LOADER: u64 = 3;
 const DYNAMIC: u64 = 2;
 const NEEDED: u64 = 1;
+/// What is said of a program without a loader.
+const STATIC: &str = "is statically linked, so no library can be put before it";
 
 /// Why a program cannot have far memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
+    /// Whether the loader leaves every library away that is to be put before it, and says nothing.
+    pub is_silent: bool,
     /// The file: of a script, that of its interpreter.
     pub path: PathBuf,
     /// What is wrong with it, as the rest of a sentence that its path begins.
@@ -45,6 +49,7 @@ pub(crate) fn refusal_of(mut path: PathBuf, mut file: File) -> Option<Refusal> {
         if file.metadata().is_ok_and(|data| changes_user(&data)) {
             let text = "runs as another user, so no library may be put before it";
             return Some(Refusal {
+                is_silent: true,
                 path,
                 text,
                 hint: "run it as that user without the set-id bit, or without --local",
@@ -54,7 +59,7 @@ pub(crate) fn refusal_of(mut path: PathBuf, mut file: File) -> Option<Refusal> {
         (&mut file).take(4096).read_to_end(&mut head).ok()?;
         let Some(interpreter) = interpreter(&head) else {
             let (text, hint) = kind_of(&mut file, &head)?;
-            return Some(Refusal { path, text, hint });
+            return Some(Refusal { is_silent: text == STATIC, path, text, hint });
         };
         file = open(&interpreter)?;
         path = interpreter;
@@ -114,10 +119,7 @@ fn kind_of(file: &mut (impl Read + Seek), head: &[u8]) -> Option<(&'static str, 
     let segments = segments(head)?;
     let of_kind = |kind: u64| segments.iter().find(|segment| segment.kind == kind);
     let Some(loader) = of_kind(LOADER) else {
-        return Some((
-            "is statically linked, so no library can be put before it",
-            "link it dynamically, or run it without --local",
-        ));
+        return Some((STATIC, "link it dynamically, or run it without --local"));
     };
     let loader = read(file, loader)?;
     if loader.windows(7).any(|part| part == b"ld-musl") {

@@ -4,11 +4,12 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::run::{far, gpu, model, namespace, preload, program};
 use crate::size::Size;
+use hinterland_far::program::{find, refusal};
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
 use hinterland_pool::Pool;
 use hinterland_proto::PoolId;
 use hinterland_types::ObjectName;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -205,8 +206,21 @@ fn libraries(arguments: &Arguments, context: &Context) -> Result<gpu::Libraries,
     arguments.gpu.as_deref().map(gpu::check).transpose()?;
     if let Some(program) = arguments.program.first() {
         super::gpu::warn_of_runtime_inside(program, context);
+        warn_of_no_library(program, context);
     }
     gpu::Libraries::write()
+}
+
+/// Warns of a program that our libraries cannot be put before. What it starts may have them all the same.
+fn warn_of_no_library(program: &OsStr, context: &Context) {
+    let refusal = find(program).and_then(|path| refusal(&path)).filter(|refusal| refusal.is_silent);
+    if let Some(refusal) = refusal {
+        context.output.warn(format_args!(
+            "{} {}: it does not see the GPU node; programs that it starts do",
+            refusal.path.display(),
+            refusal.text
+        ));
+    }
 }
 
 /// The pool, in which all models are.
