@@ -483,6 +483,15 @@ def test_a_static_program_does_not_see_the_gpu_node_and_is_told_of(binary, folde
             server.terminate()
 
 
+def test_a_runtime_folder_that_takes_no_socket_is_told_with_the_option(binary, folder):
+    # Nobody makes folders there.
+    environment = {**os.environ, "XDG_RUNTIME_DIR": "/sys"}
+    environment.pop("HINTERLAND_SOCKET", None)
+    command = [binary, "up", "--state", folder / "state"]
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 1 and "/sys/hinterland" in refused.stderr and "--socket" in refused.stderr, refused.stderr
+
+
 def test_a_script_without_its_interpreter_says_what_is_missing(node, folder):
     for line, name in (("#!/usr/bin/none-of-this-name", "none-of-this-name"), ("#!/bin/sh\r", "sh\\r")):
         script = folder / "script"

@@ -263,7 +263,12 @@ impl Faces {
         }
         let key = options.key_file.as_deref().map(read_key).transpose()?;
         advertised::check(options, key.is_some())?;
-        let unix = UnixListener::bind(&options.socket)?;
+        let unix = UnixListener::bind(&options.socket).map_err(|error| match error.errno() {
+            Some(errno::EACCES | errno::EPERM | errno::EROFS) => error.with_hint(
+                "name a socket in a folder that this user may write, with --socket or HINTERLAND_SOCKET, here and for all other commands",
+            ),
+            _ => error,
+        })?;
         unix.let_in(options.socket_group)?;
         let (listener, advertised) = advertised::listen(options)?;
         Ok(Self { key, unix, listener, advertised })

@@ -55,6 +55,10 @@ pub mod errno {
     pub const ENOMEM: i32 = 12;
     /// Not allowed.
     pub const EACCES: i32 = 13;
+    /// Not without a right.
+    pub const EPERM: i32 = 1;
+    /// Nothing may be written there.
+    pub const EROFS: i32 = 30;
     /// The name is taken.
     pub const EEXIST: i32 = 17;
     /// Not in one step.

@@ -163,7 +163,10 @@ pub fn see_to_folder(path: &Path) -> Result<(), OsError> {
     }
     if folder.starts_with(runtime_folder()) {
         let made = std::fs::create_dir_all(folder);
-        return made.map_err(|error| OsError::system("mkdir", folder.display().to_string(), error));
+        return made.map_err(|error| {
+            let failed = OsError::system("mkdir", folder.display().to_string(), error);
+            failed.with_hint("choose a path in a folder that this user may write")
+        });
     }
     let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
     let hint = format!("there is no folder {0}: check the path, or `mkdir -p {0}`", folder.display());
