@@ -207,7 +207,7 @@ fn misuse(text: &str) -> Failure {
     let (what, hint) = match what.strip_suffix(')').and_then(|what| what.rsplit_once(" (hint: ")) {
         Some((what, hint)) => (what, hint.to_owned()),
         None if hints.is_empty() => (what, "the same with -h says what is possible".to_owned()),
-        None => (what, hints.join("; ").replacen("tip: ", "", 1)),
+        None => (what, hints.join("; ").replace(" tip: ", "; ").replacen("tip: ", "", 1)),
     };
     Failure::usage(what, hint)
 }
@@ -219,6 +219,12 @@ fn with_meaning(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let command = words.fold(&whole, |command, word| command.find_subcommand(word).unwrap_or(command));
     if let Some(name) = name_behind_file(&error, command) {
         let tip = StyledStr::from(format!("the object's name is an option: --name {name}"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        return error;
+    }
+    // Nobody looks for a bench among all their names, which hide the nearest one.
+    if command.get_name() == "bench" && error.remove(ContextKind::ValidValue).is_some() {
+        let tip = StyledStr::from("`hinterland bench list` tells which there are");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         return error;
     }
@@ -375,6 +381,12 @@ mod tests {
                 true,
                 "were not provided: <NAME>...",
                 "<NAME>...: The objects' names; Usage: ",
+            ),
+            (
+                "hinterland --json bench kv-gett",
+                true,
+                "invalid value 'kv-gett' for '<NAME>'",
+                "a similar value exists: 'kv-get'; `hinterland bench list` tells which there are",
             ),
             ("hinterland --json nothing", true, "unrecognized subcommand 'nothing'", "Usage: "),
             ("hinterland ls --nothing --json", true, "unexpected argument '--nothing' found", "Usage: "),
