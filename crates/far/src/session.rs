@@ -14,12 +14,13 @@ use crate::ways::Ways;
 use crate::words::{self, say_last};
 use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::container::{self, Right};
 use hinterland_os::limits;
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller, Readiness};
 use hinterland_os::process::{self, ProcessHandle, name_thread};
 use hinterland_os::socket::{UnixListener, UnixStream};
-use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
+use hinterland_os::userfault::{self, EVENTS_PER_READ, Event, Features, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault, affinity};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,9 +89,15 @@ pub fn check_rights() -> Result<(), FarError> {
         Some(EPERM) => OsError::Refused {
             operation: "far memory",
             reason: "this user may not follow the forks of programs".to_owned(),
-            hint: "run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd; in a container, start it with `--cap-add SYS_PTRACE`"
-                .into(),
+            hint: if container::is_inside() {
+                container::mend(&[], &[Right::FollowForks]).into()
+            } else {
+                "run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd".into()
+            },
         },
+        _ if container::is_inside() => {
+            error.with_hint(container::mend(&[userfault::DEVICE], &[Right::FollowForks]))
+        }
         _ => error,
     })?;
     if faults.scope() == Scope::Full {

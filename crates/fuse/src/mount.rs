@@ -6,6 +6,7 @@ use crate::filesystem::PoolFiles;
 use crate::machine::DEVICE;
 use crate::source::Source;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use hinterland_os::container::{self, Right};
 use hinterland_os::control_groups::unescaped;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
@@ -80,9 +81,7 @@ pub enum MountError {
         error: io::Error,
     },
     /// Mounting needs rights that this process lacks.
-    #[error(
-        "no right to mount on {folder:?}: {error} (hint: run as root, or install the mount program with `apt install fuse3`)"
-    )]
+    #[error("no right to mount on {folder:?}: {error} (hint: {})", right_hint())]
     NotAllowed {
         /// Where.
         folder: PathBuf,
@@ -390,11 +389,17 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
 
 fn device_hint(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            format!("run `chmod 0666 {DEVICE}` as root; in a container, start it with `--device {DEVICE}`")
-        }
-        _ => format!("run `modprobe fuse` as root; in a container, start it with `--device {DEVICE}`"),
+        _ if container::is_inside() => container::mend(&[DEVICE], &[Right::Mount]),
+        io::ErrorKind::PermissionDenied => format!("run `chmod 0666 {DEVICE}` as root"),
+        _ => "run `modprobe fuse` as root".to_owned(),
     }
+}
+
+fn right_hint() -> String {
+    if container::is_inside() {
+        return container::mend(&[DEVICE], &[Right::Mount]);
+    }
+    "run as root, or install the mount program with `apt install fuse3`".to_owned()
 }
 
 fn check_device() -> Result<(), MountError> {

@@ -6,6 +6,8 @@ use crate::node::NodeError;
 use crate::options::{BackingChoice, NodeOptions};
 use crate::own_folder::{own_folder, refuse_folder};
 use crate::state::{memory_name, own_number};
+use hinterland_os::container;
+use hinterland_os::probe;
 use hinterland_os::{Backing, PageKind, choose_backing, huge_pages};
 use hinterland_types::NodeId;
 use std::fs;
@@ -29,7 +31,7 @@ pub(crate) fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String
                 .map_err(|source| NodeError::State { path: path.clone(), source })?;
             Backing {
                 kind: PageKind::Base4K,
-                explanation: format!("files in {}", folder.display()),
+                explanation: format!("{} in {}", kind_of_files(&folder), folder.display()),
                 folder,
                 mounted: false,
                 overcommit_before: None,
@@ -42,8 +44,32 @@ pub(crate) fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String
         let _ = huge_pages::resize_huge_tmpfs(&backing.folder, bytes + bytes / 8 + (64 << 20));
     }
     let from = options.numa.as_ref().map_or_else(String::new, |nodes| format!(", of NUMA nodes {nodes}"));
-    let messages = vec![format!("memory: {}{from}", backing.explanation)];
+    let mut messages = vec![format!("memory: {}{from}", backing.explanation)];
+    if backing.kind == PageKind::Base4K && !matches!(options.backing, BackingChoice::Folder(_)) {
+        messages.extend(too_small(&backing.folder, wanted + options.kv_capacity_bytes));
+    }
     Ok((backing, messages))
+}
+
+fn kind_of_files(folder: &Path) -> &'static str {
+    if huge_pages::is_hugetlbfs(folder) { "files of huge pages" } else { "files" }
+}
+
+/// What is said where shared memory has less room than a node may take of it: it starts, and is full before it is said to be.
+fn too_small(folder: &Path, bytes: u64) -> Option<String> {
+    let room = probe::space(folder).filter(|room| room.total_bytes < bytes)?;
+    let mebibytes = bytes.div_ceil(1 << 20);
+    let mend = if container::is_inside() {
+        format!("start the container with `--shm-size {mebibytes}m`")
+    } else {
+        format!("as root `mount -o remount,size={mebibytes}m /dev/shm`")
+    };
+    Some(format!(
+        "memory: of the {mebibytes} MiB that this node may take {} MiB fit in {}, and what is put beyond that is refused (hint: {mend}, or lend \
+         less)",
+        room.total_bytes >> 20,
+        folder.display()
+    ))
 }
 
 /// Marks the node's folders in shared memory, where nothing else tells whose they are. What lies in the state, which may itself lie

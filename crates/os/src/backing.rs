@@ -72,6 +72,12 @@ fn is_no_right_to_mount(error: &OsError) -> bool {
 }
 
 fn explain_fallback(mut backing: Backing, why: &OsError, bytes: u64) -> Backing {
+    // Root of a user namespace mounts other file systems, and no huge pages.
+    if is_no_right_to_mount(why) {
+        backing.explanation.push_str("; ");
+        backing.explanation.push_str(no_right_to_mount());
+        return backing;
+    }
     let pages = bytes.div_ceil(HUGE_PAGE_BYTES as u64);
     let text = format!(
         "; no 2 MiB huge pages: {why}; faults are cheaper with them: `sysctl vm.nr_overcommit_hugepages={pages}` as root"

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::container;
 use crate::error::{OsError, check};
 use crate::mapping::{HUGETLBFS_MAGIC, MapOptions, Mapping, TMPFS_MAGIC, check_multiple, file_system_type};
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES};
@@ -431,9 +432,18 @@ impl MemoryFile {
             let result = unsafe { libc::fallocate(self.raw(), mode, signed(offset)?, signed(bytes)?) };
             match check(result, operation, || format!("{bytes} bytes at {offset} of {}", self.subject())) {
                 Err(error) if error.errno() == Some(libc::EINTR) => {}
+                Err(error) if error.errno() == Some(libc::ENOSPC) => return Err(self.without_room(error)),
                 other => return other.map(drop),
             }
         }
+    }
+
+    /// Who runs in a container gives shared memory no larger size from there.
+    fn without_room(&self, error: OsError) -> OsError {
+        if container::is_inside() && self.subject().starts_with("/dev/shm/") {
+            return error.with_hint("free space, or start the container with a larger `--shm-size`");
+        }
+        error
     }
 
     fn progress(

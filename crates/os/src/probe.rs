@@ -3,17 +3,17 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use crate::container;
+use crate::container::{self, Right};
+use crate::error::OsError;
 use crate::huge_pages::{self, HugePageCounts};
 use crate::limits::{self, Limit};
-use crate::userfault::{Features, Scope, Userfault};
+use crate::process::effective_user;
+use crate::userfault::{self, Features, Scope, Userfault};
 
 /// Fewer open files than this are too few for a node with many sessions and streams.
 const OPEN_FILES_WANTED: u64 = 4096;
 /// `CAP_SYS_ADMIN` as a bit number.
 const CAP_SYS_ADMIN: u32 = 21;
-/// `CAP_SYS_PTRACE` as a bit number.
-const CAP_SYS_PTRACE: u32 = 19;
 /// The fault features that regions need.
 const FAULT_FEATURES_WANTED: Features = Features::MISSING_SHMEM
     .with(Features::MINOR_SHMEM)
@@ -92,8 +92,8 @@ pub struct Machine {
     pub fuse: Works,
     /// Whether this process may mount.
     pub may_administrate: bool,
-    /// Whether this process may look into others, as who serves their faults must.
-    pub may_trace: bool,
+    /// Whether this process may follow the forks of programs whose faults it serves.
+    pub may_follow_forks: bool,
     /// Whether this process runs in a container.
     pub in_container: bool,
     /// Limit of open files.
@@ -124,7 +124,7 @@ impl Machine {
             fault_service: fault_service(),
             fuse: opens("/dev/fuse"),
             may_administrate: has_capability(CAP_SYS_ADMIN),
-            may_trace: has_capability(CAP_SYS_PTRACE),
+            may_follow_forks: container::has(Right::FollowForks),
             in_container: container::is_inside(),
             open_files: limits::open_files().unwrap_or(no_limit),
             locked_memory_bytes: limits::locked_memory_bytes().unwrap_or(no_limit),
@@ -152,7 +152,7 @@ impl Machine {
 
     fn fault_problem(&self) -> Option<Problem> {
         let command = if self.in_container {
-            "start the container with `--device /dev/userfaultfd`".to_owned()
+            container::mend(&[userfault::DEVICE], &[])
         } else {
             "sysctl vm.unprivileged_userfaultfd=1".to_owned()
         };
@@ -178,10 +178,10 @@ impl Machine {
 
     /// Outside of containers root has the right, and the others are told when they need it.
     fn fork_problem(&self) -> Option<Problem> {
-        (self.in_container && !self.may_trace).then(|| Problem {
+        (self.in_container && !self.may_follow_forks).then(|| Problem {
             what: "forks of programs cannot be followed".to_owned(),
             effect: "`hinterland run --local` does not work",
-            command: "start the container with `--cap-add SYS_PTRACE`".to_owned(),
+            command: container::mend(&[], &[Right::FollowForks]),
         })
     }
 
@@ -193,8 +193,12 @@ impl Machine {
             Works::Yes => return None,
         };
         let command = if self.in_container {
-            let command = "start the container with `--device /dev/fuse --cap-add SYS_ADMIN`".to_owned();
-            let effect = "`hinterland mount` does not work, and `hinterland run` only with --no-mount";
+            let command = container::mend(&["/dev/fuse"], &[Right::Mount]);
+            let effect = if effective_user() == 0 || !self.fuse.is_yes() {
+                "`hinterland mount` does not work, and `hinterland run` only with --no-mount"
+            } else {
+                "`hinterland mount` does not work, and `hinterland run` only where user namespaces are allowed"
+            };
             return Some(Problem { what, effect, command });
         } else if Path::new("/dev/fuse").exists() {
             "chmod 0666 /dev/fuse"
@@ -281,6 +285,8 @@ fn fault_service() -> FaultService {
     match Userfault::available() {
         Ok((features, Scope::Full)) => FaultService::Full(features),
         Ok((features, Scope::UserModeOnly)) => FaultService::UserModeOnly(features),
+        // What mends it is the problem's to say.
+        Err(OsError::Unsupported { reason, .. }) => FaultService::Absent(reason),
         Err(error) => FaultService::Absent(error.to_string()),
     }
 }
@@ -368,21 +374,16 @@ mod tests {
     fn a_container_is_mended_from_outside() {
         let mut machine = Machine::probe();
         machine.in_container = true;
-        (machine.may_administrate, machine.may_trace) = (false, false);
+        (machine.may_administrate, machine.may_follow_forks) = (false, false);
         machine.fault_service = FaultService::Absent("Function not implemented".to_owned());
         machine.fuse = Works::Yes;
         machine.shared_memory = Some(Space { total_bytes: 64 << 20, free_bytes: 64 << 20 });
         let commands: Vec<String> =
             machine.find_problems().into_iter().map(|problem| problem.command).collect();
-        for option in [
-            "--device /dev/userfaultfd",
-            "--cap-add SYS_PTRACE",
-            "--device /dev/fuse --cap-add SYS_ADMIN",
-            "--backing /dev/hugepages",
-            "--shm-size 8g",
-        ] {
-            let mended = |command: &String| command.contains("container with") && command.contains(option);
-            assert!(commands.iter().any(mended), "{option} in {commands:?}");
+        assert_eq!(commands.len(), 5, "{commands:?}");
+        assert!(commands.iter().all(|command| command.contains("start the container")), "{commands:?}");
+        for option in ["--backing /dev/hugepages", "--shm-size 8g"] {
+            assert!(commands.iter().any(|command| command.contains(option)), "{option} in {commands:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod layout;
 
+use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -11,6 +12,8 @@ use crate::container;
 use crate::error::{OsError, check};
 use crate::poll;
 
+/// Opens a userfaultfd where the system call is refused.
+pub const DEVICE: &str = "/dev/userfaultfd";
 /// Events taken from the kernel in one read.
 pub const EVENTS_PER_READ: usize = 64;
 /// Attempts at a call that the kernel refuses while the address space of the program changes under it (`EAGAIN`). Each
@@ -613,20 +616,20 @@ fn open_descriptor() -> Result<(OwnedFd, Scope), OsError> {
             OsError::System { operation, source, .. } => OsError::Unsupported {
                 operation: "serving page faults",
                 reason: format!("{operation}: {source}"),
-                hint: no_faults_hint(source.raw_os_error()).into(),
+                hint: no_faults_hint(source.raw_os_error()),
             },
             other => other,
         },
     )
 }
 
-fn no_faults_hint(errno: Option<libc::c_int>) -> &'static str {
+fn no_faults_hint(errno: Option<libc::c_int>) -> Cow<'static, str> {
     if container::is_inside() {
-        "in a container, start it with `--device /dev/userfaultfd`, and for far memory with `--cap-add SYS_PTRACE`"
+        container::mend(&[DEVICE], &[]).into()
     } else if errno == Some(libc::ENOSYS) {
-        "the kernel lacks it; a kernel from 6.8 on has everything that is used"
+        "the kernel lacks it; a kernel from 6.8 on has everything that is used".into()
     } else {
-        "as root: `sysctl vm.unprivileged_userfaultfd=1`, or give this user the right to open /dev/userfaultfd"
+        "as root: `sysctl vm.unprivileged_userfaultfd=1`, or give this user the right to open /dev/userfaultfd".into()
     }
 }
 
@@ -639,15 +642,14 @@ fn system_call(flags: libc::c_int) -> Result<OwnedFd, OsError> {
 }
 
 fn through_device(flags: libc::c_int) -> Result<OwnedFd, OsError> {
-    let path = "/dev/userfaultfd";
     let device = OpenOptions::new()
         .read(true)
         .write(true)
-        .open(path)
-        .map_err(|error| OsError::system("open", path, error))?;
+        .open(DEVICE)
+        .map_err(|error| OsError::system("open", DEVICE, error))?;
     // SAFETY: this number takes the flags as a plain value.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), uffd::NEW, flags) };
-    let raw = check(result, "ioctl(USERFAULTFD_IOC_NEW)", || path.to_owned())?;
+    let raw = check(result, "ioctl(USERFAULTFD_IOC_NEW)", || DEVICE.to_owned())?;
     // SAFETY: the descriptor is fresh and owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }

@@ -121,7 +121,8 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
         checks.push(Check::good("page faults can be served (userfaultfd)"));
     }
     match machine.huge_pages {
-        Some(counts) if counts.obtainable() > 0 => {
+        // Who may not mount them is told so.
+        Some(counts) if counts.obtainable() > 0 && (machine.may_administrate || !machine.in_container) => {
             let who = if nix::unistd::geteuid().is_root() { "" } else { " by a node that root starts" };
             checks.push(Check::good(format!("{} huge pages of 2 MiB can be had{who}", counts.obtainable())));
         }

@@ -1,6 +1,7 @@
 //! A mount namespace of its own: what is mounted in it, nobody else sees, and it goes with its processes.
 
 use crate::failure::Failure;
+use hinterland_os::container::{self, Right};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -39,10 +40,14 @@ fn keep_identity(user: u32, group: u32) -> io::Result<()> {
 
 fn refused(as_root: bool, error: Errno) -> Failure {
     let text = format!("no mount namespace can be made: {}", error.desc());
-    if as_root {
-        let hint = "in a container, start it with `--cap-add SYS_ADMIN --device /dev/fuse`, or give `hinterland run --no-mount` to a \
-                    program that needs nothing of the pool";
-        Failure::new(text, hint)
+    if container::is_inside() {
+        let mend = container::mend(&["/dev/fuse"], &[Right::Mount]);
+        Failure::new(
+            text,
+            format!("{mend}; or `hinterland run --no-mount` for a program that needs nothing of the pool"),
+        )
+    } else if as_root {
+        Failure::new(text, "give `hinterland run --no-mount` to a program that needs nothing of the pool")
     } else {
         Failure::new(
             text,

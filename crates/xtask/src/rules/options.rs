@@ -35,10 +35,11 @@ const FOREIGN: &[Foreign] = &[
     Foreign { option: "--mount-proc", program: "unshare" },
     // How a group for a socket is made.
     Foreign { option: "--system", program: "groupadd" },
-    // What containers lack for a mount.
+    // What containers lack for a mount and for far memory.
     Foreign { option: "--cap-add", program: "container" },
     Foreign { option: "--device", program: "container" },
     Foreign { option: "--shm-size", program: "container" },
+    Foreign { option: "--security-opt", program: "container" },
     // The kernel's swap devices.
     Foreign { option: "--show", program: "swapon" },
     // How memory of devices becomes a NUMA node, and which nodes there are.
