@@ -5,8 +5,8 @@ use crate::error::DirectoryError;
 use crate::former::FormerPools;
 use crate::names::Renamed;
 use crate::record::{
-    Change, Doubted, DoubtedEpochs, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord,
-    PageMoveRecord, PageRecord, RegionRecord, Stage,
+    Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
+    PageRecord, RegionRecord, Stage,
 };
 use crate::reply::HomeInfo;
 use crate::state::State;
@@ -25,8 +25,8 @@ pub(crate) struct Draft<'a> {
     leases: &'a BTreeMap<NodeId, Lease>,
     pub(crate) renamed: &'a Renamed,
     meta: MetaRecord,
-    doubted: Option<Doubted>,
-    doubted_epochs: Option<DoubtedEpochs>,
+    doubted: Option<Doubted<ObjectId>>,
+    doubted_epochs: Option<Doubted<Epoch>>,
     former: Option<FormerPools>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
     objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
@@ -214,7 +214,7 @@ impl<'a> Draft<'a> {
     /// An earlier store has given this epoch. Copies of others that it gave come later perhaps, when this one has given new ones: those are to be told apart.
     fn pass(&mut self, given: Epoch) {
         let end = Epoch(given.0.saturating_add(EPOCHS_SKIPPED));
-        let passed = DoubtedEpochs { first: Epoch(self.meta.next_epoch), end };
+        let passed = Doubted { first: Epoch(self.meta.next_epoch), end };
         self.doubted_epochs = Some(self.doubted_epochs.map_or(passed, |doubted| doubted.with(passed)));
         self.meta.next_epoch = end.0;
     }
@@ -243,7 +243,7 @@ impl<'a> Draft<'a> {
         self.former = Some(former);
     }
 
-    pub(crate) const fn doubted(&self) -> Option<Doubted> {
+    pub(crate) const fn doubted(&self) -> Option<Doubted<ObjectId>> {
         self.doubted
     }
 

@@ -38,9 +38,9 @@ pub(crate) const FORMAT_OLDEST: u32 = 1;
 pub(crate) const OBJECT_FIRST: u64 = 16;
 /// Key of the only record in [`Table::Meta`].
 pub(crate) const META_KEY: &[u8] = b"meta";
-/// Key of [`Doubted`] in [`Table::Meta`]; most stores have none.
+/// Key of the [`Doubted`] objects in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_KEY: &[u8] = b"doubted";
-/// Key of [`DoubtedEpochs`] in [`Table::Meta`]; most stores have none.
+/// Key of the [`Doubted`] epochs in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_EPOCHS_KEY: &[u8] = b"doubted-epochs";
 /// Key of the pools of before in [`Table::Meta`]; most stores have none.
 pub(crate) const FORMER_KEY: &[u8] = b"former";
@@ -364,39 +364,20 @@ impl Default for MetaRecord {
     }
 }
 
-/// Numbers of objects that this store has not given, and that a node has seen: an earlier store gave them, which knew more.
+/// Numbers, of objects or epochs, that this store has not given, and that an earlier one gave, or may have given, which knew more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Doubted {
-    pub(crate) first: ObjectId,
+pub(crate) struct Doubted<T> {
+    pub(crate) first: T,
     /// The one behind the last.
-    pub(crate) end: ObjectId,
+    pub(crate) end: T,
 }
 
-impl Doubted {
-    pub(crate) fn contains(&self, object: ObjectId) -> bool {
-        (self.first..self.end).contains(&object)
+impl<T: Copy + Ord> Doubted<T> {
+    pub(crate) fn contains(&self, number: T) -> bool {
+        (self.first..self.end).contains(&number)
     }
 
-    /// The smallest run that holds both.
-    pub(crate) fn with(self, other: Self) -> Self {
-        Self { first: self.first.min(other.first), end: self.end.max(other.end) }
-    }
-}
-
-/// Epochs that this store has not given, and that an earlier one gave, or may have given, which knew more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct DoubtedEpochs {
-    pub(crate) first: Epoch,
-    /// The one behind the last.
-    pub(crate) end: Epoch,
-}
-
-impl DoubtedEpochs {
-    pub(crate) fn contains(&self, epoch: Epoch) -> bool {
-        (self.first..self.end).contains(&epoch)
-    }
-
-    /// The smallest run that holds both. What was given here in between is recorded with its copies.
+    /// The smallest run that holds both. What was given here in between is recorded.
     pub(crate) fn with(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), end: self.end.max(other.end) }
     }
@@ -406,8 +387,8 @@ impl DoubtedEpochs {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Meta(MetaRecord),
-    Doubted(Doubted),
-    DoubtedEpochs(DoubtedEpochs),
+    Doubted(Doubted<ObjectId>),
+    DoubtedEpochs(Doubted<Epoch>),
     Former(FormerPools),
     Member(NodeId, Option<MemberRecord>),
     Object(ObjectId, Option<ObjectRecord>),

@@ -3,8 +3,8 @@
 use crate::error::{Contradiction, RecoverError};
 use crate::former::FormerPools;
 use crate::record::{
-    DOUBTED_EPOCHS_KEY, DOUBTED_KEY, Doubted, DoubtedEpochs, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY,
-    MetaRecord, Record, Table,
+    DOUBTED_EPOCHS_KEY, DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY, MetaRecord,
+    Record, Table,
 };
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
@@ -20,8 +20,8 @@ use crate::record::{
 #[derive(Default)]
 struct Tables {
     meta: Option<MetaRecord>,
-    doubted: Option<Doubted>,
-    doubted_epochs: Option<DoubtedEpochs>,
+    doubted: Option<Doubted<ObjectId>>,
+    doubted_epochs: Option<Doubted<Epoch>>,
     former: FormerPools,
     members: BTreeMap<NodeId, MemberRecord>,
     objects: BTreeMap<ObjectId, ObjectRecord>,

@@ -4,8 +4,8 @@ use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
 use crate::former::FormerPools;
 use crate::record::{
-    AnswerRecord, Change, Doubted, DoubtedEpochs, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord,
-    PageMoveRecord, PageRecord, RegionRecord, Stage,
+    AnswerRecord, Change, Doubted, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
+    PageRecord, RegionRecord, Stage,
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
     /// Numbers that an earlier, newer store gave.
-    pub(crate) doubted: Option<Doubted>,
+    pub(crate) doubted: Option<Doubted<ObjectId>>,
     /// Epochs that it gave, or may have given.
-    pub(crate) doubted_epochs: Option<DoubtedEpochs>,
+    pub(crate) doubted_epochs: Option<Doubted<Epoch>>,
     /// Pools that objects were in before.
     pub(crate) former: FormerPools,
     /// Whether the meta record stands in the store.
