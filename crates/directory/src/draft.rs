@@ -5,8 +5,8 @@ use crate::error::DirectoryError;
 use crate::former::FormerPools;
 use crate::names::Renamed;
 use crate::record::{
-    Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
-    PageRecord, RegionRecord, Stage,
+    Change, Doubted, MemberRecord, MemberState, MetaRecord, OUTDATED_KEYS, ObjectRecord, PageHomeRecord,
+    PageMoveRecord, PageRecord, RegionRecord, Stage, format_of,
 };
 use crate::reply::HomeInfo;
 use crate::state::State;
@@ -345,14 +345,22 @@ impl<'a> Draft<'a> {
             }
         }
         gone.append(&mut come);
-        if self.doubted != self.state.doubted {
-            gone.extend(self.doubted.map(Change::Doubted));
+        let former = self.former.as_ref().unwrap_or(&self.state.former);
+        self.meta.format = format_of(self.doubted, self.doubted_epochs, former);
+        let (differs, epochs_differ) =
+            (self.doubted != self.state.doubted, self.doubted_epochs != self.state.doubted_epochs);
+        let former_differs = *former != self.state.former;
+        let changes = !gone.is_empty() || differs || epochs_differ || former_differs;
+        // With the first change all three go under the keys that they have by now.
+        let moves = changes && self.state.outdated;
+        if moves {
+            gone.extend(OUTDATED_KEYS.map(Change::Outdated));
         }
-        if self.doubted_epochs != self.state.doubted_epochs {
-            gone.extend(self.doubted_epochs.map(Change::DoubtedEpochs));
+        gone.extend(self.doubted.filter(|_| differs || moves).map(Change::Doubted));
+        gone.extend(self.doubted_epochs.filter(|_| epochs_differ || moves).map(Change::DoubtedEpochs));
+        if former_differs || (moves && !former.is_empty()) {
+            gone.push(Change::Former(former.clone()));
         }
-        let former = self.former.take().filter(|former| *former != self.state.former);
-        gone.extend(former.map(Change::Former));
         if self.meta != self.state.meta || (!gone.is_empty() && !self.state.stored) {
             gone.push(Change::Meta(self.meta));
         }

@@ -540,7 +540,8 @@ pub enum RecoverError {
     NoMeta,
     /// Another version wrote the store.
     #[error(
-        "the store has format {found}, this program reads up to {} (hint: run the version that wrote it)",
+        "the store has format {found}, this release reads {} to {} (hint: run the release that wrote it, or a later one; nothing was changed)",
+        crate::record::FORMAT_OLDEST,
         crate::record::FORMAT
     )]
     OtherFormat {

@@ -6,9 +6,9 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
-//! | `meta` | the seven bytes `doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
-//! | `meta` | the fourteen bytes `doubted-epochs` | first epoch and the one behind the last: epochs that a store gave, or may have given, of which nothing is known here |
-//! | `meta` | the six bytes `former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
+//! | `meta` | the twelve bytes `meta-doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
+//! | `meta` | the nineteen bytes `meta-doubted-epochs` | first epoch and the one behind the last: epochs that a store gave, or may have given, of which nothing is known here |
+//! | `meta` | the eleven bytes `meta-former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
@@ -23,6 +23,9 @@
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
 //! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is. Up to format 2
 //! the byte of a home was only 0 or 1: such a store is read as it is too, and an older release refuses one that may have others.
+//! Format 4 is that of stores with one of the last three records of `meta`; all others are written in format 3. Those three stand behind the
+//! format in the store's order: a release that does not know them refuses the format before it meets them. A store of format 3 may have them
+//! without the `meta-` in front, as they were written at first.
 
 use crate::former::FormerPools;
 use crate::{ContentDigest, PageRun, Reply, Writer};
@@ -30,20 +33,24 @@ use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
-/// Version of the records that is written.
-pub(crate) const FORMAT: u32 = 3;
+/// Version of the records that is written where there is something in doubt, or pools of before.
+pub(crate) const FORMAT: u32 = 4;
+/// Version that is written where there is nothing of that kind: an older release reads it as well.
+const FORMAT_PLAIN: u32 = 3;
 /// Oldest version that can be read; what is older or newer is refused at recovery.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// First object identifier: identifiers are inode numbers in mounts, where 1 is the root.
 pub(crate) const OBJECT_FIRST: u64 = 16;
-/// Key of the only record in [`Table::Meta`].
+/// Key of the record in [`Table::Meta`] that every store has.
 pub(crate) const META_KEY: &[u8] = b"meta";
 /// Key of the [`Doubted`] objects in [`Table::Meta`]; most stores have none.
-pub(crate) const DOUBTED_KEY: &[u8] = b"doubted";
+pub(crate) const DOUBTED_KEY: &[u8] = b"meta-doubted";
 /// Key of the [`Doubted`] epochs in [`Table::Meta`]; most stores have none.
-pub(crate) const DOUBTED_EPOCHS_KEY: &[u8] = b"doubted-epochs";
+pub(crate) const DOUBTED_EPOCHS_KEY: &[u8] = b"meta-doubted-epochs";
 /// Key of the pools of before in [`Table::Meta`]; most stores have none.
-pub(crate) const FORMER_KEY: &[u8] = b"former";
+pub(crate) const FORMER_KEY: &[u8] = b"meta-former";
+/// What the last three keys were at first, in their order: they stand before the format, which a release that does not know them never comes to.
+pub(crate) const OUTDATED_KEYS: [&[u8]; 3] = [b"doubted", b"doubted-epochs", b"former"];
 
 /// A table of the store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -360,8 +367,18 @@ pub(crate) struct MetaRecord {
 impl Default for MetaRecord {
     fn default() -> Self {
         // Identifiers below the first are never given: 0 means "before the first" in lists.
-        Self { format: FORMAT, next_object: OBJECT_FIRST, next_epoch: 1 }
+        Self { format: FORMAT_PLAIN, next_object: OBJECT_FIRST, next_epoch: 1 }
     }
+}
+
+/// The version in which a store is written that has these records.
+pub(crate) fn format_of(
+    doubted: Option<Doubted<ObjectId>>,
+    doubted_epochs: Option<Doubted<Epoch>>,
+    former: &FormerPools,
+) -> u32 {
+    let is_plain = doubted.is_none() && doubted_epochs.is_none() && former.is_empty();
+    if is_plain { FORMAT_PLAIN } else { FORMAT }
 }
 
 /// Numbers, of objects or epochs, that this store has not given, and that an earlier one gave, or may have given, which knew more.
@@ -390,6 +407,8 @@ pub(crate) enum Change {
     Doubted(Doubted<ObjectId>),
     DoubtedEpochs(Doubted<Epoch>),
     Former(FormerPools),
+    /// What stands under this key stands under another one by now.
+    Outdated(&'static [u8]),
     Member(NodeId, Option<MemberRecord>),
     Object(ObjectId, Option<ObjectRecord>),
     Name(ObjectName, Option<ObjectId>),
@@ -408,6 +427,7 @@ impl Change {
             Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(encode(doubted))),
             Self::DoubtedEpochs(doubted) => (Table::Meta, DOUBTED_EPOCHS_KEY.to_vec(), Some(encode(doubted))),
             Self::Former(former) => (Table::Meta, FORMER_KEY.to_vec(), Some(encode(former))),
+            Self::Outdated(key) => (Table::Meta, key.to_vec(), None),
             Self::Member(node, member) => {
                 (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(encode))
             }

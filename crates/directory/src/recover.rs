@@ -4,7 +4,7 @@ use crate::error::{Contradiction, RecoverError};
 use crate::former::FormerPools;
 use crate::record::{
     DOUBTED_EPOCHS_KEY, DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY, MetaRecord,
-    Record, Table,
+    OUTDATED_KEYS, Record, Table, format_of,
 };
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
@@ -23,6 +23,7 @@ struct Tables {
     doubted: Option<Doubted<ObjectId>>,
     doubted_epochs: Option<Doubted<Epoch>>,
     former: FormerPools,
+    outdated: bool,
     members: BTreeMap<NodeId, MemberRecord>,
     objects: BTreeMap<ObjectId, ObjectRecord>,
     names: BTreeMap<ObjectName, ObjectId>,
@@ -36,24 +37,23 @@ struct Tables {
 
 /// Rebuilds the state; no record at all is the state of a pool that has just begun.
 pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State, RecoverError> {
-    let mut tables = Tables::default();
-    let mut any = false;
-    for record in records {
-        any = true;
-        read(&mut tables, &record)?;
-    }
+    let records: Vec<Record> = records.into_iter().collect();
     let mut state = State::empty();
-    match tables.meta {
-        None if any => return Err(RecoverError::NoMeta),
-        None => return Ok(state),
-        Some(meta) => state.meta = meta,
+    if records.is_empty() {
+        return Ok(state);
     }
+    check_format(&records)?;
+    let mut tables = Tables::default();
+    records.iter().try_for_each(|record| read(&mut tables, record))?;
+    state.meta = tables.meta.ok_or(RecoverError::NoMeta)?;
     state.doubted = tables.doubted;
     state.doubted_epochs = tables.doubted_epochs;
     state.former = tables.former;
+    state.outdated = tables.outdated;
     // A meta record of an older format is written anew with the first change.
-    state.stored = state.meta.format == FORMAT;
-    state.meta.format = FORMAT;
+    let format = format_of(state.doubted, state.doubted_epochs, &state.former);
+    state.stored = state.meta.format == format;
+    state.meta.format = format;
     state.members = tables.members;
     state.regions = tables.regions;
     state.page_homes = tables.homes;
@@ -71,23 +71,22 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     Ok(state)
 }
 
+/// Refuses a format of which nothing is known, before anything else of the store is looked at: of a later release's records nothing can be said.
+fn check_format(records: &[Record]) -> Result<(), RecoverError> {
+    let is_meta = |record: &&Record| record.table == Table::Meta && record.key == META_KEY;
+    let meta = records.iter().find(is_meta).ok_or(RecoverError::NoMeta)?;
+    // It comes first in the record in every format, so it can be read alone.
+    match postcard::take_from_bytes::<u32>(&meta.value) {
+        Ok((found, _)) if (FORMAT_OLDEST..=FORMAT).contains(&found) => Ok(()),
+        Ok((found, _)) => Err(RecoverError::OtherFormat { found }),
+        Err(_) => Err(RecoverError::Unreadable { table: meta.table, key: meta.key.clone() }),
+    }
+}
+
 fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
     match record.table {
-        Table::Meta if record.key == DOUBTED_KEY => tables.doubted = Some(value(record)?),
-        Table::Meta if record.key == DOUBTED_EPOCHS_KEY => tables.doubted_epochs = Some(value(record)?),
-        Table::Meta if record.key == FORMER_KEY => tables.former = value(record)?,
-        Table::Meta => {
-            if record.key != META_KEY {
-                return Err(unreadable());
-            }
-            // The format comes first in the record in every format, so it can be read alone.
-            let (found, _) = postcard::take_from_bytes::<u32>(&record.value).map_err(|_| unreadable())?;
-            if !(FORMAT_OLDEST..=FORMAT).contains(&found) {
-                return Err(RecoverError::OtherFormat { found });
-            }
-            tables.meta = Some(value(record)?);
-        }
+        Table::Meta => read_meta(tables, record)?,
         Table::Members => {
             tables.members.insert(NodeId(number(record)?), value(record)?);
         }
@@ -120,6 +119,23 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
         Table::Claims => {
             tables.claims.insert(ObjectId(number(record)?), value(record)?);
         }
+    }
+    Ok(())
+}
+
+fn read_meta(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
+    let outdated = OUTDATED_KEYS.iter().position(|key| *key == record.key);
+    tables.outdated |= outdated.is_some();
+    let key = match outdated {
+        Some(place) => [DOUBTED_KEY, DOUBTED_EPOCHS_KEY, FORMER_KEY][place],
+        None => record.key.as_slice(),
+    };
+    match key {
+        META_KEY => tables.meta = Some(value(record)?),
+        DOUBTED_KEY => tables.doubted = Some(value(record)?),
+        DOUBTED_EPOCHS_KEY => tables.doubted_epochs = Some(value(record)?),
+        FORMER_KEY => tables.former = value(record)?,
+        _ => return Err(RecoverError::Unreadable { table: record.table, key: record.key.clone() }),
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `doubted`, `doubted_epochs`, `former`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
+/// Every field but `meta`, `doubted`, `doubted_epochs`, `former`, `outdated`, `stored`, `members`, `objects`, `answers`, `claims` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) doubted_epochs: Option<Doubted<Epoch>>,
     /// Pools that objects were in before.
     pub(crate) former: FormerPools,
+    /// Whether the store has records of these three under the keys that they had at first.
+    pub(crate) outdated: bool,
     /// Whether the meta record stands in the store.
     pub(crate) stored: bool,
     pub(crate) members: BTreeMap<NodeId, MemberRecord>,
@@ -58,6 +60,7 @@ impl State {
             doubted: None,
             doubted_epochs: None,
             former: FormerPools::new(),
+            outdated: false,
             stored: false,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
@@ -143,6 +146,7 @@ impl State {
                 Change::Doubted(doubted) => self.doubted = Some(doubted),
                 Change::DoubtedEpochs(doubted) => self.doubted_epochs = Some(doubted),
                 Change::Former(former) => self.former = former,
+                Change::Outdated(_) => self.outdated = false,
                 Change::Member(node, Some(member)) => {
                     self.members.insert(node, member);
                 }

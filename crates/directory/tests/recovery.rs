@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Contradiction, Directory, Placement, Record, RecoverError, Reply, Settings,
-    Table, Writer,
+    Command, ContentDigest, Contradiction, Directory, FormerPool, Held, Placement, Record, RecoverError,
+    Reply, Settings, Table, Writer,
 };
-use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 
 const MIB: u64 = 1 << 20;
 /// The first two objects of a pool.
@@ -135,11 +135,93 @@ fn an_id_that_would_be_given_again_is_refused() {
 #[test]
 fn another_format_and_a_missing_meta_record_are_refused() {
     let mut other = records();
-    find(&mut other, Table::Meta, b"meta").value = vec![4, 1, 1, 1, 1];
-    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 4 });
+    find(&mut other, Table::Meta, b"meta").value = vec![5, 1, 1, 1, 1];
+    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 5 });
     let mut none = records();
     none.retain(|record| record.table != Table::Meta);
     assert_eq!(recover(none).unwrap_err(), RecoverError::NoMeta);
+}
+
+#[test]
+fn a_store_of_a_later_release_is_refused_for_its_format_whatever_else_it_has() {
+    let mut later = records();
+    find(&mut later, Table::Meta, b"meta").value = vec![9, 1];
+    // Before the format in the store's order, and with what no release of today can read.
+    let unknown = |table, key: &[u8]| Record { table, key: key.to_vec(), value: vec![255; 3] };
+    later.insert(0, unknown(Table::Meta, b"another"));
+    later.push(unknown(Table::Objects, b"longer than a number"));
+    let error = recover(later).unwrap_err();
+    assert_eq!(error, RecoverError::OtherFormat { found: 9 });
+    let words = error.to_string();
+    assert!(words.contains("format 9") && words.contains("1 to 4"), "{words}");
+    assert!(words.contains("run the release that wrote it"), "{words}");
+}
+
+/// Records of a store that a command has changed.
+fn changed(mut records: Vec<Record>, command: &Command) -> Vec<Record> {
+    let (_, mutations) = recover(records.clone()).unwrap().apply(0, command).unwrap();
+    for mutation in mutations {
+        records.retain(|record| (record.table, &record.key) != (mutation.table, &mutation.key));
+        let value = mutation.value;
+        records.extend(value.map(|value| Record { table: mutation.table, key: mutation.key, value }));
+    }
+    records.sort_by(|one, other| (one.table, &one.key).cmp(&(other.table, &other.key)));
+    records
+}
+
+/// Keys of the first table in the store's order, and the format.
+fn meta(records: &mut [Record]) -> (Vec<String>, u8) {
+    let meta = records.iter().filter(|record| record.table == Table::Meta);
+    let keys = meta.map(|record| String::from_utf8(record.key.clone()).unwrap()).collect();
+    (keys, value(records, Table::Meta, b"meta")[0])
+}
+
+/// A node that has an object of which this store knows nothing, and one that was in another pool.
+fn evidence() -> (Command, Command) {
+    let (node, incarnation) = (NodeId(3), 1);
+    let held = Held { object: ObjectId(99), epoch: Epoch(99), digest: None };
+    let told =
+        Command::NodeObjects { node, incarnation, after: ObjectId(0), objects: vec![held], more: false };
+    let former = vec![FormerPool { pool: 7, last: ObjectId(40) }];
+    (told, Command::Adopt { node, incarnation, found: Vec::new(), former })
+}
+
+#[test]
+fn a_store_has_the_format_that_says_which_releases_can_read_it() {
+    let mut plain = records();
+    assert_eq!(meta(&mut plain), (vec!["meta".to_owned()], 3));
+    let (told, adopt) = evidence();
+    for command in [&told, &adopt] {
+        let mut newer = changed(plain.clone(), command);
+        let (keys, format) = meta(&mut newer);
+        assert_eq!((keys[0].as_str(), format), ("meta", 4), "{keys:?}: the format comes first");
+        assert!(keys.len() > 1, "{keys:?}");
+        assert!(
+            recover(newer.clone()).unwrap().same_records(&recover(changed(newer, &Command::Tick)).unwrap())
+        );
+    }
+    // What needs no later release stays as it is.
+    let remove = Command::Remove { name: ObjectName::parse("x").unwrap(), object: None };
+    assert_eq!(meta(&mut changed(plain, &remove)).1, 3);
+}
+
+#[test]
+fn records_that_stood_before_the_format_are_read_and_go_behind_it_with_the_first_change() {
+    let (told, adopt) = evidence();
+    let newer = changed(changed(records(), &told), &adopt);
+    let mut older = newer.clone();
+    for record in older.iter_mut().filter(|record| record.table == Table::Meta) {
+        if let Some(key) = record.key.strip_prefix(b"meta-") {
+            record.key = key.to_vec();
+        }
+    }
+    find(&mut older, Table::Meta, b"meta").value[0] = 3;
+    let mut still = changed(older.clone(), &Command::Members);
+    assert_eq!(meta(&mut still).1, 3, "a question writes nothing");
+    let remove = Command::Remove { name: ObjectName::parse("x").unwrap(), object: None };
+    let (mut moved, expected) = (changed(older, &remove), changed(newer, &remove));
+    assert_eq!(meta(&mut moved).0, ["meta", "meta-doubted", "meta-doubted-epochs", "meta-former"]);
+    assert_eq!(moved, expected, "nothing else differs");
 }
 
 #[test]
