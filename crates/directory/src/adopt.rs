@@ -45,22 +45,37 @@ impl Draft<'_> {
         if self.is_ungiven(held.object, held.epoch) {
             return true;
         }
-        let known = self.object(held.object);
-        let is_recorded =
-            known.and_then(|object| object.home(node)).is_some_and(|home| home.epoch == held.epoch);
-        if self.is_doubted_epoch(held.epoch) && !is_recorded && known.is_none_or(ObjectRecord::claims_name) {
+        let is_doubted = self.is_doubted(held.object);
+        let Some(object) = self.object(held.object) else {
+            return is_doubted || self.is_doubted_epoch(held.epoch);
+        };
+        let home = object.home(node);
+        let is_recorded = home.is_some_and(|home| home.epoch == held.epoch);
+        if is_recorded || !object.claims_name() || self.is_spare(node, held, object) {
+            return false;
+        }
+        if self.is_doubted_epoch(held.epoch) {
             return true;
         }
-        let is_doubted = self.doubted().is_some_and(|doubted| doubted.contains(held.object));
-        match known {
-            None => is_doubted,
-            Some(object) if object.home(node).is_some() || !object.claims_name() => false,
+        match object.stage {
+            _ if home.is_some() => false,
             // Nobody else gives a number to other bytes.
-            Some(ObjectRecord { stage: Stage::Sealed { digest, .. }, .. }) => {
-                is_doubted || held.digest.is_some_and(|held| held != *digest)
-            }
-            Some(_) => is_doubted,
+            Stage::Sealed { digest, .. } => is_doubted || held.digest.is_some_and(|held| held != digest),
+            _ => is_doubted,
         }
+    }
+
+    /// Whether a copy that is not recorded can go without a question, as one that was dropped while its node was away, or whose node was
+    /// killed before it had let go of it.
+    ///
+    /// It is never the last one. The bytes are those that were sealed under this number, by their digest; and as many copies as were asked for are
+    /// recorded on other nodes, each of which has said that it holds what is recorded, in this life of this directory and in its own. What is not
+    /// recorded counts for none of this, so two nodes that come at once cannot each go by the copy of the other. How many were
+    /// asked for is known of an object that stood in this store all the time: not of one that nodes brought back, of which the next one that comes
+    /// may have a copy that counts.
+    fn is_spare(&self, node: NodeId, held: &Held, object: &ObjectRecord) -> bool {
+        let is_same = matches!(object.stage, Stage::Sealed { digest, .. } if held.digest == Some(digest));
+        is_same && !self.is_doubted(held.object) && self.has_enough_beside(object, node)
     }
 
     /// Notes that these were placed by a store that knew more, for every later list as well.
@@ -142,9 +157,11 @@ impl Draft<'_> {
             return Err(NotAdopted::TooManyCopies);
         }
         object.homes.push(home);
-        // How many were asked for is not known any more: at least as many as there are.
-        let whole = object.homes.iter().filter(|home| home.complete && !home.heat).count();
-        object.copies = object.copies.max(u8::try_from(whole).unwrap_or(COPIES_MAX).min(COPIES_MAX));
+        if self.is_doubted(found.object) {
+            // Of one that nodes brought back nobody knows how many were asked for: at least as many as there are.
+            let whole = object.homes.iter().filter(|home| home.complete && !home.heat).count();
+            object.copies = object.copies.max(u8::try_from(whole).unwrap_or(COPIES_MAX).min(COPIES_MAX));
+        }
         self.set_object(found.object, Some(object));
         Ok(self.named_later(found, room))
     }
@@ -182,7 +199,7 @@ impl Draft<'_> {
         room: &mut Room,
     ) -> Result<ObjectName, NotAdopted> {
         // A number that was given and is gone may be remembered elsewhere.
-        if !self.doubted().is_some_and(|doubted| doubted.contains(found.object)) {
+        if !self.is_doubted(found.object) {
             return Err(NotAdopted::NumberTaken);
         }
         let pages = room.free.first_fit(pages_for(found.bytes)).ok_or(NotAdopted::NoAddresses)?;

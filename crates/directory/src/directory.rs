@@ -38,6 +38,19 @@ pub struct Lease {
     pub until_ms: u64,
     /// Bytes in use there, as the last heartbeat said.
     pub used_bytes: u64,
+    /// What the member has said since this directory was read from its store.
+    pub heard: Heard,
+}
+
+/// What a member has said since the directory was read from its store, which may be older than the member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Heard {
+    /// Nothing: that it is up stands in the store.
+    Nothing,
+    /// That it is there.
+    Presence,
+    /// All that it holds.
+    Holdings,
 }
 
 /// The answer to a command, and what must be durable before anybody sees it.
@@ -93,7 +106,7 @@ impl Directory {
         let state = crate::recover::recover(records)?;
         let until_ms = now_ms.saturating_add(settings.lease_ms);
         let alive = state.members.iter().filter(|(_, member)| member.state != MemberState::Down);
-        let leases = alive.map(|(node, _)| (*node, Lease { until_ms, used_bytes: 0 })).collect();
+        let leases = alive.map(|(node, _)| (*node, unheard(until_ms))).collect();
         let renamed = Renamed::since(Epoch(state.meta.next_epoch));
         Ok(Self { settings, state, leases, renamed, revision: 0, last_ms: now_ms })
     }
@@ -217,6 +230,8 @@ impl Directory {
     #[must_use]
     pub fn with_leases_of(mut self, other: &Self) -> Self {
         self.leases.clone_from(&other.leases);
+        // What was heard may be among what was not written.
+        self.leases.values_mut().for_each(|lease| lease.heard = Heard::Nothing);
         // Who is down in the store has no lease, and who is not has one.
         let until_ms = other.last_ms.saturating_add(self.settings.lease_ms);
         self.leases.retain(|node, _| {
@@ -224,7 +239,7 @@ impl Directory {
         });
         for (node, member) in &self.state.members {
             if member.state != MemberState::Down {
-                self.leases.entry(*node).or_insert(Lease { until_ms, used_bytes: 0 });
+                self.leases.entry(*node).or_insert(unheard(until_ms));
             }
         }
         self.last_ms = other.last_ms;
@@ -252,6 +267,11 @@ impl Directory {
         let gap_ms = now_ms - self.last_ms;
         if gap_ms > self.settings.lease_ms / 2 { gap_ms } else { 0 }
     }
+}
+
+/// The lease of a member that stands in the store as one that is not down.
+const fn unheard(until_ms: u64) -> Lease {
+    Lease { until_ms, used_bytes: 0, heard: Heard::Nothing }
 }
 
 fn extend(mut leases: BTreeMap<NodeId, Lease>, slept_ms: u64) -> BTreeMap<NodeId, Lease> {

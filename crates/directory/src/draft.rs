@@ -1,6 +1,6 @@
 //! What a command would change, laid over the state as it is.
 
-use crate::directory::{Lease, Settings};
+use crate::directory::{Heard, Lease, Settings};
 use crate::error::DirectoryError;
 use crate::former::FormerPools;
 use crate::names::Renamed;
@@ -178,7 +178,24 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn renew_lease(&mut self, node: NodeId, used_bytes: u64) {
         let until_ms = self.now_ms.saturating_add(self.settings.lease_ms);
-        self.set_lease(node, Some(Lease { until_ms, used_bytes }));
+        let heard = self.lease(node).map_or(Heard::Presence, |lease| lease.heard.max(Heard::Presence));
+        self.set_lease(node, Some(Lease { until_ms, used_bytes, heard }));
+    }
+
+    /// A member has said all that it holds.
+    pub(crate) fn has_told(&mut self, node: NodeId) {
+        if let Some(lease) = self.lease(node).copied() {
+            self.set_lease(node, Some(Lease { heard: Heard::Holdings, ..lease }));
+        }
+    }
+
+    /// Whether a member serves, and holds what is recorded of it. That it serves may stand in a store that is older than the pool, of a
+    /// member that is gone since; and one that is there may have let go of copies since. So it must have been heard of, and where the store is known to
+    /// have been older, it must have said what it holds.
+    pub(crate) fn is_sure_of(&self, node: NodeId) -> bool {
+        let has_gone_back = self.doubted.is_some() || self.doubted_epochs.is_some();
+        let needed = if has_gone_back { Heard::Holdings } else { Heard::Presence };
+        self.is_up(node) && self.lease(node).is_some_and(|lease| lease.heard >= needed)
     }
 
     /// Leases as they were before this draft.
@@ -243,16 +260,20 @@ impl<'a> Draft<'a> {
         self.former = Some(former);
     }
 
-    pub(crate) const fn doubted(&self) -> Option<Doubted<ObjectId>> {
-        self.doubted
+    /// Whether an earlier store may have given the number of an object, and this one has not.
+    pub(crate) fn is_doubted(&self, object: ObjectId) -> bool {
+        self.doubted.is_some_and(|doubted| doubted.contains(object))
     }
 
-    /// Puts an object in doubt, with all numbers that were not given before it: none of them is given again, and neither is the epoch.
+    /// Puts an object in doubt, with all numbers that were not given before it: none of them is given again, and neither is the epoch. Of one
+    /// that is known here the number is in no doubt.
     pub(crate) fn doubt(&mut self, object: ObjectId, epoch: Epoch) {
-        let end = ObjectId(object.0.saturating_add(1));
-        let passed = Doubted { first: object.min(ObjectId(self.meta.next_object)), end };
-        self.doubted = Some(self.doubted.map_or(passed, |doubted| doubted.with(passed)));
-        self.meta.next_object = self.meta.next_object.max(end.0);
+        if self.object(object).is_none() {
+            let end = ObjectId(object.0.saturating_add(1));
+            let passed = Doubted { first: object.min(ObjectId(self.meta.next_object)), end };
+            self.doubted = Some(self.doubted.map_or(passed, |doubted| doubted.with(passed)));
+            self.meta.next_object = self.meta.next_object.max(end.0);
+        }
         if epoch.0 >= self.meta.next_epoch {
             self.pass(epoch);
         }

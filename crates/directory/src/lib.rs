@@ -57,7 +57,7 @@ mod request;
 mod state;
 
 pub use command::{Command, ContentDigest, Departure, Found, Held, OnTarget, Placement, Writer};
-pub use directory::{Directory, Lease, Plan, Settings};
+pub use directory::{Directory, Heard, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
 pub use former::FormerPool;

@@ -84,6 +84,8 @@ impl Draft<'_> {
         let state = MemberState::Joining { through: ObjectId(0) };
         let (rack, address) = (rack.clone(), address.to_owned());
         self.set_member(node, Some(MemberRecord { rack, address, capacity_bytes, incarnation, state }));
+        // What it said in its life before does not count any more.
+        self.set_lease(node, None);
         self.renew_lease(node, 0);
         Ok(Reply::Joined { lease_ms })
     }
@@ -165,6 +167,9 @@ impl Draft<'_> {
         let through = if more { last } else { ObjectId(u64::MAX) };
         let delete = self.reconcile(node, after, through, objects);
         self.set_member_state(node, if more { MemberState::Joining { through } } else { MemberState::Up });
+        if !more {
+            self.has_told(node);
+        }
         Ok(Reply::Reconciled { delete, up: !more })
     }
 
@@ -215,9 +220,7 @@ impl Draft<'_> {
             Stage::Writing { .. } => Verdict::Drop,
             Stage::Sealed { digest, .. } if held.digest != Some(digest) => Verdict::Drop,
             // Nobody is charged for a heat copy, so it is never one too many.
-            Stage::Sealed { .. } if !home.heat && self.live_copies(object) >= usize::from(object.copies) => {
-                Verdict::Drop
-            }
+            Stage::Sealed { .. } if !home.heat && self.has_enough_beside(object, node) => Verdict::Drop,
             Stage::Sealed { .. } if home.complete => Verdict::Keep,
             Stage::Sealed { .. } => Verdict::Complete,
             Stage::Mutable { .. } | Stage::Making { .. } => Verdict::Keep,

@@ -18,6 +18,14 @@ impl Draft<'_> {
         object.homes.iter().filter(is_live).count()
     }
 
+    /// Whether an object has as many copies as were asked for, and one at least, that other nodes are sure to hold: its copy on this node
+    /// can go.
+    pub(crate) fn has_enough_beside(&self, object: &ObjectRecord, node: NodeId) -> bool {
+        let is_sure =
+            |home: &&Home| home.node != node && home.complete && !home.heat && self.is_sure_of(home.node);
+        object.homes.iter().filter(is_sure).count() >= usize::from(object.copies.max(1))
+    }
+
     pub(crate) fn complete_home(&mut self, id: ObjectId, node: NodeId) {
         let Some(mut object) = self.object(id).cloned() else { return };
         object.homes.iter_mut().filter(|home| home.node == node).for_each(|home| home.complete = true);

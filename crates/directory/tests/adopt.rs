@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Directory, DirectoryError, FORMER_POOLS_MAX, FormerPool, Found, Held, NotAdopted,
-    Placement, Record, Reply, Settings, Writer,
+    Command, ContentDigest, Departure, Directory, DirectoryError, FORMER_POOLS_MAX, FormerPool, Found, Held,
+    NotAdopted, Placement, Record, Reply, Settings, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 3;
@@ -17,6 +17,8 @@ struct World {
     directory: Directory,
     store: Vec<Record>,
     nodes: BTreeMap<NodeId, BTreeMap<ObjectId, Found>>,
+    /// Nodes that are not running.
+    away: BTreeSet<NodeId>,
     incarnation: u64,
     puts: u64,
 }
@@ -25,7 +27,8 @@ impl World {
     fn new() -> Self {
         let directory = Directory::recover(Settings::default(), 0, Vec::new()).unwrap();
         let nodes = (1..=NODES).map(|node| (NodeId(node), BTreeMap::new())).collect();
-        let mut world = Self { directory, store: Vec::new(), nodes, incarnation: 1, puts: 0 };
+        let away = BTreeSet::new();
+        let mut world = Self { directory, store: Vec::new(), nodes, away, incarnation: 1, puts: 0 };
         for node in 1..=NODES {
             assert_eq!(world.come(NodeId(node), false), Come::Up);
         }
@@ -48,7 +51,8 @@ impl World {
     /// Puts an object whose digest says which put it was.
     fn put(&mut self, name: &ObjectName, copies: u8) {
         self.puts += 1;
-        let writer = Writer { node: NodeId(1), incarnation: self.incarnation, token: self.puts };
+        let Some(node) = self.nodes.keys().copied().find(|node| !self.away.contains(node)) else { return };
+        let writer = Writer { node, incarnation: self.incarnation, token: self.puts };
         let (size, placement) = (Some(MIB), Placement::Policy);
         let command = Command::Reserve { name: name.clone(), size, copies, placement, writer };
         let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return };
@@ -65,18 +69,71 @@ impl World {
 
     /// Makes a copy on another node, and loses the first of those that there were.
     fn move_to(&mut self, name: &ObjectName, node: NodeId) {
-        let Ok(Reply::Object(info)) = self.ask(&Command::Lookup { name: name.clone() }) else { return };
+        if let Some((object, first, epoch)) = self.copy_to(name, node) {
+            self.forget(first, object, epoch);
+        }
+    }
+
+    /// Makes a copy on another node; the object, and the first of those that there were.
+    fn copy_to(&mut self, name: &ObjectName, node: NodeId) -> Option<(ObjectId, NodeId, Epoch)> {
+        let Ok(Reply::Object(info)) = self.ask(&Command::Lookup { name: name.clone() }) else { return None };
         let (object, incarnation) = (info.object, self.incarnation);
-        let (Some(first), Some(digest)) = (info.homes.first(), info.digest) else { return };
-        if info.homes.iter().any(|home| home.node == node) {
-            return;
+        let (Some(first), Some(digest)) = (info.homes.first(), info.digest) else { return None };
+        if info.homes.iter().any(|home| home.node == node) || self.away.contains(&node) {
+            return None;
         }
         let copying = Command::AddReplica { object, node, incarnation };
-        let Ok(Reply::Copying { epoch, .. }) = self.ask(&copying) else { return };
+        let Ok(Reply::Copying { epoch, .. }) = self.ask(&copying) else { return None };
         self.ask(&Command::ReplicaAdded { object, node, incarnation, epoch, digest }).unwrap();
         let copy = Found { epoch, as_of: epoch, ..self.nodes[&first.node][&object].clone() };
         self.nodes.get_mut(&node).unwrap().insert(object, copy);
-        self.forget(first.node, object, first.epoch);
+        Some((object, first.node, first.epoch))
+    }
+
+    /// A node that runs ends: for a while, or for good with all that it holds.
+    fn go(&mut self, node: NodeId, departure: Departure) {
+        let incarnation = self.incarnation;
+        if self.away.contains(&node) || self.ask(&Command::Leave { node, incarnation, departure }).is_err() {
+            return;
+        }
+        self.away.insert(node);
+        if departure != Departure::ComesBack {
+            self.nodes.get_mut(&node).unwrap().clear();
+        }
+    }
+
+    /// A node that was away comes back; one that is killed lets go of nothing, although the directory has said so.
+    fn back(&mut self, node: NodeId, is_killed: bool) {
+        if !self.away.contains(&node) {
+            return;
+        }
+        // Its life is another one: so are those of the others, each with what it holds.
+        self.incarnation += 1;
+        for other in self.nodes.keys().copied().filter(|other| !self.away.contains(other)).collect::<Vec<_>>()
+        {
+            assert_eq!(self.come(other, false), Come::Up);
+        }
+        assert_eq!(self.come_and(node, false, is_killed), Come::Up);
+        if is_killed {
+            self.go(node, Departure::ComesBack);
+        }
+    }
+
+    /// Makes the copies that objects lack.
+    fn repair(&mut self) {
+        let Ok(Reply::Repairs { repairs, .. }) =
+            self.ask(&Command::RepairList { after: ObjectId(0), limit: 64 })
+        else {
+            return;
+        };
+        for repair in repairs {
+            let Ok(Reply::Object(info)) = self.ask(&Command::LookupObject { object: repair.object }) else {
+                continue;
+            };
+            if let Some(target) = repair.target {
+                self.copy_to(&info.name, target);
+            }
+        }
     }
 
     fn remove(&mut self, name: &ObjectName) {
@@ -91,6 +148,9 @@ impl World {
     }
 
     fn forget(&mut self, node: NodeId, object: ObjectId, epoch: Epoch) {
+        if self.away.contains(&node) {
+            return;
+        }
         self.nodes.get_mut(&node).unwrap().remove(&object);
         let incarnation = self.incarnation;
         self.ask(&Command::Forget { object, node, incarnation, epoch }).unwrap();
@@ -105,6 +165,12 @@ impl World {
 
     /// A node joins and says what it holds, as `hinterland node` does.
     fn come(&mut self, node: NodeId, adopt: bool) -> Come {
+        self.come_and(node, adopt, false)
+    }
+
+    /// The same of one that is killed as soon as it has said it.
+    fn come_and(&mut self, node: NodeId, adopt: bool, is_killed: bool) -> Come {
+        self.away.remove(&node);
         let rack = RackName::parse("a").unwrap();
         let (address, incarnation) = (format!("h:{}", node.0), self.incarnation);
         self.ask(&Command::Join { node, rack, address, capacity_bytes: 1 << 30, incarnation }).unwrap();
@@ -115,6 +181,10 @@ impl World {
             let after = ObjectId(0);
             match self.ask(&Command::NodeObjects { node, incarnation, after, objects, more: false }).unwrap()
             {
+                Reply::Reconciled { up, .. } if is_killed => {
+                    assert!(up);
+                    return Come::Up;
+                }
                 Reply::Reconciled { delete, up } => {
                     assert!(up);
                     for (object, epoch) in delete {
@@ -150,6 +220,20 @@ impl World {
         copies.filter_map(|found| Some((found.object, found.digest?))).collect()
     }
 
+    /// The objects that the directory has, of which some home has the bytes.
+    fn whole(&mut self) -> BTreeMap<ObjectId, ContentDigest> {
+        let there = self.bytes();
+        there.into_iter().filter(|(object, digest)| self.can_read(*object, *digest)).collect()
+    }
+
+    /// Whether the directory leads to a node that has these bytes.
+    fn can_read(&mut self, object: ObjectId, digest: ContentDigest) -> bool {
+        let Ok(Reply::Object(info)) = self.ask(&Command::LookupObject { object }) else { return false };
+        let has =
+            |node: &NodeId| self.nodes[node].get(&object).is_some_and(|found| found.digest == Some(digest));
+        info.digest == Some(digest) && info.homes.iter().any(|home| has(&home.node))
+    }
+
     fn digest_of(&mut self, object: ObjectId) -> Option<ContentDigest> {
         match self.ask(&Command::LookupObject { object }) {
             Ok(Reply::Object(info)) if !info.homes.is_empty() => info.digest,
@@ -178,6 +262,9 @@ enum Step {
     Put(u8, u8),
     Remove(u8),
     Move(u8, u64),
+    Go(u64, Departure),
+    Back(u64, bool),
+    Repair,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -187,12 +274,28 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => put, 2 => remove, 2 => moved], 0..10)
 }
 
+/// The same with nodes that go and come back, for good or killed on the way.
+fn steps_of_nodes() -> impl Strategy<Value = Vec<Step>> {
+    let put = (any::<u8>(), 1..=2u8).prop_map(|(name, copies)| Step::Put(name, copies));
+    let remove = any::<u8>().prop_map(Step::Remove);
+    let moved = (any::<u8>(), 1..=NODES).prop_map(|(name, node)| Step::Move(name, node));
+    let departures = [Departure::ComesBack, Departure::Gone, Departure::GoneWithLastCopies];
+    let go = (1..=NODES, prop::sample::select(departures.to_vec()));
+    let go = go.prop_map(|(node, departure)| Step::Go(node, departure));
+    let back = (1..=NODES, any::<bool>()).prop_map(|(node, is_killed)| Step::Back(node, is_killed));
+    let step = prop_oneof![3 => put, 1 => remove, 2 => moved, 3 => go, 3 => back, 2 => Just(Step::Repair)];
+    prop::collection::vec(step, 0..14)
+}
+
 fn run(world: &mut World, steps: &[Step]) {
     for step in steps {
         match step {
             Step::Put(number, copies) => world.put(&name(*number), *copies),
             Step::Remove(number) => world.remove(&name(*number)),
             Step::Move(number, node) => world.move_to(&name(*number), NodeId(*node)),
+            Step::Go(node, departure) => world.go(NodeId(*node), *departure),
+            Step::Back(node, is_killed) => world.back(NodeId(*node), *is_killed),
+            Step::Repair => world.repair(),
         }
     }
 }
@@ -233,6 +336,114 @@ proptest! {
             prop_assert_eq!(world.come(NodeId(node), false), Come::Up);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_the_lost_store_led_to_is_led_to_again_whoever_was_away_or_killed(
+        before in steps_of_nodes(),
+        after in steps_of_nodes(),
+        starts in prop::collection::vec((1..=NODES, any::<bool>(), any::<bool>()), 0..6),
+        order in Just(vec![1, 2, 3]).prop_shuffle(),
+    ) {
+        let mut world = World::new();
+        run(&mut world, &before);
+        let old = world.store.clone();
+        run(&mut world, &after);
+        let there = world.whole();
+        world.put_back(old);
+        for (node, adopt, is_killed) in starts {
+            world.come_and(NodeId(node), adopt, is_killed);
+            world.incarnation += 1;
+        }
+        for node in &order {
+            prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
+        }
+        for (object, digest) in &there {
+            prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
+        }
+        // Another start of each, with what goes on there, takes nothing either.
+        for node in order {
+            world.incarnation += 1;
+            world.come(NodeId(node), true);
+            world.repair();
+        }
+        for (object, digest) in there {
+            prop_assert!(world.can_read(object, digest), "{} after another start of each", object);
+        }
+    }
+}
+
+#[test]
+fn a_copy_beside_those_that_were_asked_for_goes_without_a_question_where_those_are_sure() {
+    let mut world = World::new();
+    world.put(&name(0), 1);
+    let (object, digest) = world.bytes().pop_first().unwrap();
+    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+    let (other, third) = (NodeId(home.0 % NODES + 1), NodeId((home.0 + 1) % NODES + 1));
+    let old = world.store.clone();
+    world.copy_to(&name(0), other).unwrap();
+    world.put(&name(2), 1);
+    world.move_to(&name(2), third);
+    world.put_back(old);
+    // A later epoch than that of the copy is shown first.
+    assert_eq!(world.come(third, true), Come::Adopted(Vec::new()));
+    // Who has the copy that was asked for stands in the store alone so far: nobody knows whether it has it still.
+    assert_eq!(world.come(other, false), Come::Refused);
+    world.incarnation += 1;
+    assert_eq!(world.come(home, false), Come::Up);
+    assert_eq!(world.come_and(other, false, true), Come::Up, "killed before it let go of it");
+    assert!(world.nodes[&other].contains_key(&object));
+    world.incarnation += 1;
+    assert_eq!(world.come(home, false), Come::Up);
+    assert_eq!(world.come(other, false), Come::Up);
+    assert!(!world.nodes[&other].contains_key(&object), "it is let go of");
+    assert!(world.can_read(object, digest));
+    // Other bytes under its number do not pass.
+    let wrong = Found { digest: Some(ContentDigest([9; 32])), ..world.nodes[&home][&object].clone() };
+    let epoch = Epoch(wrong.epoch.0 + 1);
+    world.nodes.get_mut(&other).unwrap().insert(object, Found { epoch, ..wrong });
+    world.incarnation += 1;
+    assert_eq!(world.come(home, false), Come::Up);
+    assert_eq!(world.come(other, false), Come::Refused);
+}
+
+#[test]
+fn an_object_that_the_older_store_knows_is_wanted_as_often_as_before() {
+    let mut world = World::new();
+    world.put(&name(0), 1);
+    let object = *world.bytes().keys().next().unwrap();
+    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+    let old = world.store.clone();
+    let other = NodeId(home.0 % NODES + 1);
+    world.copy_to(&name(0), other).unwrap();
+    world.put_back(old);
+    assert_eq!(world.come(home, false), Come::Up);
+    assert_eq!(world.come(other, true), Come::Adopted(Vec::new()));
+    let Ok(Reply::Object(info)) = world.ask(&Command::LookupObject { object }) else { panic!("gone") };
+    assert_eq!((info.copies, info.homes.len()), (1, 2));
+}
+
+#[test]
+fn a_copy_is_not_one_too_many_beside_one_that_stands_in_an_older_store_alone() {
+    let mut world = World::new();
+    world.put(&name(0), 1);
+    let (object, digest) = world.bytes().pop_first().unwrap();
+    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+    let other = NodeId(home.0 % NODES + 1);
+    // Its home goes while there is another copy, as one that was made for it.
+    world.copy_to(&name(0), other).unwrap();
+    world.go(home, Departure::ComesBack);
+    let old = world.store.clone();
+    // Then that one is gone for good, and the home comes back: it has the only copy.
+    world.go(other, Departure::GoneWithLastCopies);
+    world.back(home, false);
+    world.put_back(old);
+    assert_eq!(world.come(home, false), Come::Up);
+    assert_eq!(world.come(other, false), Come::Up);
+    assert!(world.can_read(object, digest));
 }
 
 #[test]
