@@ -51,6 +51,9 @@ impl Draft<'_> {
         };
         let home = object.home(node);
         let is_recorded = home.is_some_and(|home| home.epoch == held.epoch);
+        if is_recorded && self.may_have_ended_well(held, object) {
+            return true;
+        }
         if is_recorded || !object.claims_name() || self.is_spare(node, held, object) {
             return false;
         }
@@ -63,6 +66,12 @@ impl Draft<'_> {
             Stage::Sealed { digest, .. } => is_doubted || held.digest.is_some_and(|held| held != digest),
             _ => is_doubted,
         }
+    }
+
+    /// Whether a put that was given up here, before anything was heard of a newer store, may have ended well there: a home has it whole.
+    fn may_have_ended_well(&self, held: &Held, object: &ObjectRecord) -> bool {
+        let is_given_up = matches!(object.stage, Stage::Removing { pages: None });
+        is_given_up && held.digest.is_some() && self.is_of_before(object)
     }
 
     /// Whether a copy that is not recorded can go without a question, as one that was dropped while its node was away, or whose node was
@@ -81,6 +90,9 @@ impl Draft<'_> {
     /// Notes that these were placed by a store that knew more, for every later list as well.
     pub(crate) fn know_less(&mut self, newer: Vec<ObjectId>, objects: &[Held]) -> Reply {
         for held in objects.iter().filter(|held| newer.binary_search(&held.object).is_ok()) {
+            if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
+                self.forget_in_doubt(held.object);
+            }
             self.doubt(held.object, held.epoch);
         }
         Reply::KnowsLess { objects: newer }

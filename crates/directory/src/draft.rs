@@ -305,6 +305,30 @@ impl<'a> Draft<'a> {
         self.set_or_drop(id, ObjectRecord { stage: Stage::Removing { pages }, ..object });
     }
 
+    /// Ends a put with which nobody goes on. One that was going on when an older store was copied may have ended well since, and somebody was told
+    /// so: its homes have it whole then.
+    pub(crate) fn give_up(&mut self, id: ObjectId) {
+        let is_put = |object: &ObjectRecord| matches!(object.stage, Stage::Writing { .. });
+        if self.object(id).is_some_and(|object| is_put(object) && self.is_of_before(object)) {
+            self.forget_in_doubt(id);
+        } else {
+            self.retire(id);
+        }
+    }
+
+    /// Whether an object has a home of a time before a newer store than this one was heard of.
+    pub(crate) fn is_of_before(&self, object: &ObjectRecord) -> bool {
+        let end = self.doubted_epochs.map(|doubted| doubted.end);
+        end.is_some_and(|end| object.homes.iter().any(|home| home.epoch < end))
+    }
+
+    /// Knows nothing of a put any more but its number: a home that has it whole is heard of as one with an object of a newer store, and one that has
+    /// a part of it drops that when it joins.
+    pub(crate) fn forget_in_doubt(&mut self, id: ObjectId) {
+        self.set_object(id, None);
+        self.doubt(id, Epoch(0));
+    }
+
     /// Drops one home, and the object with it if nothing is left to wait for.
     pub(crate) fn drop_home(&mut self, id: ObjectId, node: NodeId) {
         let Some(mut object) = self.object(id).cloned() else { return };

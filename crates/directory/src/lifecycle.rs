@@ -118,7 +118,7 @@ impl Draft<'_> {
         let homes = self.home_infos(object, |_| true);
         match object.stage {
             Stage::Writing { .. } | Stage::Making { .. } => {
-                self.retire(id);
+                self.give_up(id);
                 Ok(Reply::Aborted { homes })
             }
             Stage::Removing { .. } => Ok(Reply::Aborted { homes }),

@@ -45,7 +45,7 @@ impl Draft<'_> {
     fn give_up_writes_of(&mut self, node: NodeId) {
         for id in self.state.writing.get(&node).into_iter().flatten() {
             if self.object(*id).is_some_and(|object| object.stage.writer().is_some()) {
-                self.retire(*id);
+                self.give_up(*id);
             }
         }
     }

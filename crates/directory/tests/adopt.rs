@@ -50,12 +50,20 @@ impl World {
 
     /// Puts an object whose digest says which put it was.
     fn put(&mut self, name: &ObjectName, copies: u8) {
+        self.put_and(name, copies);
+    }
+
+    /// The same; gives the store as it was while the put was going on.
+    fn put_and(&mut self, name: &ObjectName, copies: u8) -> Vec<Record> {
         self.puts += 1;
-        let Some(node) = self.nodes.keys().copied().find(|node| !self.away.contains(node)) else { return };
+        let Some(node) = self.nodes.keys().copied().find(|node| !self.away.contains(node)) else {
+            return self.store.clone();
+        };
         let writer = Writer { node, incarnation: self.incarnation, token: self.puts };
         let (size, placement) = (Some(MIB), Placement::Policy);
         let command = Command::Reserve { name: name.clone(), size, copies, placement, writer };
-        let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return };
+        let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return self.store.clone() };
+        let between = self.store.clone();
         let mut digest = ContentDigest::default();
         digest.0[..8].copy_from_slice(&self.puts.to_le_bytes());
         let nodes = homes.iter().map(|home| home.node).collect();
@@ -65,6 +73,7 @@ impl World {
             let found = Found { object, epoch, name: name.clone(), as_of: epoch, bytes: MIB, digest };
             self.nodes.get_mut(&home.node).unwrap().insert(object, found);
         }
+        between
     }
 
     /// Makes a copy on another node, and loses the first of those that there were.
@@ -408,6 +417,36 @@ fn a_copy_beside_those_that_were_asked_for_goes_without_a_question_where_those_a
     world.incarnation += 1;
     assert_eq!(world.come(home, false), Come::Up);
     assert_eq!(world.come(other, false), Come::Refused);
+}
+
+#[test]
+fn a_put_that_was_going_on_when_the_older_store_was_copied_and_ended_well_is_kept() {
+    for (is_bearer, runs_on) in [(true, false), (false, false), (false, true)] {
+        let mut world = World::new();
+        let old = world.put_and(&name(0), 1);
+        let (object, digest) = world.bytes().pop_first().unwrap();
+        let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+        let other = NodeId(home.0 % NODES + 1);
+        // Something later is on the same node, or on another one, which comes first.
+        world.put(&name(2), 1);
+        let bearer = if is_bearer { home } else { other };
+        world.move_to(&name(2), other);
+        if is_bearer {
+            world.move_to(&name(2), home);
+        }
+        world.put_back(old);
+        assert_eq!(world.come(bearer, true), Come::Adopted(Vec::new()), "{is_bearer}");
+        if runs_on {
+            // The node that put it has not been started again, and has no such put any more.
+            world.ask(&Command::Abort { object }).unwrap();
+        }
+        if !is_bearer {
+            assert_eq!(world.come(home, false), Come::Refused);
+            world.incarnation += 1;
+            assert_eq!(world.come(home, true), Come::Adopted(Vec::new()));
+        }
+        assert!(world.can_read(object, digest), "{is_bearer} {runs_on}");
+    }
 }
 
 #[test]
