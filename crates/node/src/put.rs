@@ -36,6 +36,8 @@ pub struct Puts {
 #[derive(Clone)]
 struct Running {
     token: u64,
+    /// Whose sessions may take its name for another put of theirs; a region that is being made is nobody's.
+    user: Option<u32>,
     name: ObjectName,
     homes: Vec<HomeInfo>,
 }
@@ -60,6 +62,8 @@ pub struct Removed {
 
 /// What a session wants to put.
 pub struct NewPut {
+    /// User id of the program that puts it.
+    pub user: u32,
     /// Name.
     pub name: ObjectName,
     /// Size, if it is known.
@@ -109,7 +113,8 @@ impl Puts {
         self.starting().insert(token);
         let reserved = self.directory.apply(&command);
         if let Ok(Reply::Reserved { object, homes }) = &reserved {
-            let running = Running { token, name: new.name.clone(), homes: homes.clone() };
+            let (user, name) = (Some(new.user), new.name.clone());
+            let running = Running { token, user, name, homes: homes.clone() };
             self.lock().insert(*object, running);
         }
         self.starting().remove(&token);
@@ -145,7 +150,8 @@ impl Puts {
         self.starting().insert(token);
         let reserved = self.directory.ask_when_made(&command);
         if let Ok(Reply::Reserved { object, homes }) = &reserved {
-            self.lock().insert(*object, Running { token, name: name.clone(), homes: homes.clone() });
+            let (name, homes) = (name.clone(), homes.clone());
+            self.lock().insert(*object, Running { token, user: None, name, homes });
         }
         self.starting().remove(&token);
         let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
@@ -169,16 +175,24 @@ impl Puts {
         Ok(())
     }
 
-    /// Has two objects that are put exchange their names, in one step.
+    /// Has two objects that are put exchange their names, in one step. Both are put by one user: a program may have a session for each.
     ///
     /// # Errors
-    /// [`Refused`]; each keeps the name that it had.
+    /// [`Refused`], with `EACCES` if another user puts one of them; each keeps the name that it had.
     pub fn exchange(
         &self,
+        user: u32,
         (object, from): (ObjectId, ObjectName),
         (other, to): (ObjectId, ObjectName),
     ) -> Result<(), Refused> {
-        self.find(other)?;
+        for put in [object, other] {
+            if self.find(put)?.user != Some(user) {
+                let text = format!(
+                    "another user puts {put} (hint: a put exchanges its name with another one of the same user)"
+                );
+                return Err(Refused::new(errno::EACCES, text));
+            }
+        }
         let target = OnTarget::Exchange(other);
         self.directory.apply(&Command::Rename { from: from.clone(), to: to.clone(), object, target })?;
         let mut all = self.lock();

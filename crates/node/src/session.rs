@@ -328,7 +328,7 @@ impl Session {
     fn answer_about_puts(&self, core: &Core, request: Request) -> Result<Reply, Refused> {
         Ok(match request {
             Request::PutBegin { name, bytes, copies, placement } => {
-                self.put_begin(core, NewPut { name, bytes, copies, placement })?
+                self.put_begin(core, NewPut { user: self.user, name, bytes, copies, placement })?
             }
             Request::PutAttach { object, ticket } => self.put_attach(core, object, ticket)?,
             Request::PutGrow { object, bytes } => {
@@ -359,7 +359,7 @@ impl Session {
             }
             Request::PutExchange { object, from, other, to } => {
                 self.owns_put(object)?;
-                core.puts.exchange((object, from), (other, to))?;
+                core.puts.exchange(self.user, (object, from), (other, to))?;
                 Reply::Done
             }
             Request::PutAbort { object } => {

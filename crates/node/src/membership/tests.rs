@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::peers::{PeerIdentity, Peers};
+use crate::put::NewPut;
 use crate::repair::RepairOptions;
 use hinterland_directory::{Directory, MemberState, ObjectState, Placement, Settings, Writer};
 use hinterland_fabric::rdma::RdmaOptions;
@@ -256,6 +257,42 @@ fn what_is_made_while_a_heartbeat_is_answered_is_no_failure_of_it() {
     let state = |object| disk.ask(&Command::LookupObject { object });
     assert!(matches!(state(made), Ok(Reply::Object(info)) if info.state == ObjectState::Mutable));
     assert!(!matches!(state(given_up), Ok(Reply::Object(info)) if info.state == ObjectState::Making));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_put_exchanges_its_name_with_another_one_of_its_user_alone() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-names-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let begin = |user, name: &str| {
+        let (name, placement) =
+            (ObjectName::parse(name).unwrap(), hinterland_proto::control::Placement::Policy);
+        let new = NewPut { user, name: name.clone(), bytes: Some(4096), copies: 1, placement };
+        (member.puts.begin(new).unwrap().object, name)
+    };
+    let name_of = |object| {
+        let Ok(Reply::Object(info)) = disk.ask(&Command::LookupObject { object }) else { panic!("no put") };
+        info.name
+    };
+    let (mine, hidden) = begin(1000, "mine");
+    let (wanted, name) = begin(1000, "file");
+    let (theirs, their_name) = begin(1001, "theirs");
+    let exchange = |user, one: (ObjectId, &ObjectName), other: (ObjectId, &ObjectName)| {
+        member.puts.exchange(user, (one.0, one.1.clone()), (other.0, other.1.clone()))
+    };
+    for (user, one, other) in [
+        (1000, (mine, &hidden), (theirs, &their_name)),
+        (1001, (mine, &hidden), (theirs, &their_name)),
+        (1001, (mine, &hidden), (wanted, &name)),
+    ] {
+        assert_eq!(exchange(user, one, other).unwrap_err().code, errno::EACCES);
+    }
+    exchange(1000, (mine, &hidden), (wanted, &name)).unwrap();
+    for (name, object) in [(name, mine), (hidden, wanted), (their_name, theirs)] {
+        assert_eq!(name_of(object), name);
+    }
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -466,7 +466,7 @@ pub enum Request {
         object: ObjectId,
         /// The name that it has.
         from: ObjectName,
-        /// The other put, of any session of the node.
+        /// The other put, of any session of the same user at the node: else `EACCES`.
         other: ObjectId,
         /// The name that that one has.
         to: ObjectName,
