@@ -30,7 +30,7 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def message(kind, body, oldest=1, newest=1, length=None, magic=b"HNTL"):
+def message(kind, body, oldest=2, newest=2, length=None, magic=b"HNTL"):
     """A message of the handshake as docs/internals/wire.md lays it out."""
     head = magic + struct.pack("<BBHHH", kind, 0, length or 16 + len(body), oldest, newest)
     return head + struct.pack("<I", crc32c(head + body)) + body
@@ -42,7 +42,7 @@ def hello(pool=0, keyed=0):
     return body + struct.pack("<Q", 0) + bytes(32)
 
 
-def frame(kind, sequence, body=b"", argument=0, handle=0, version=1, length=None):
+def frame(kind, sequence, body=b"", argument=0, handle=0, version=2, length=None):
     """A frame with right checksums."""
     head = b"HNTL" + struct.pack("<HBBQQIIQI", version, kind, 0, sequence & (2**64 - 1), 1, handle,
                                  len(body) if length is None else length, argument, 0)
@@ -109,12 +109,14 @@ def test_random_bytes_behind_a_right_magic_are_refused(peer, seed):
     peer.receive_all()
 
 
-def test_a_peer_of_another_release_gets_a_clear_refusal(peer):
-    peer.send(message(0x81, hello(), oldest=900, newest=901))
+@pytest.mark.parametrize("oldest, newest, hint", [(900, 901, b"upgrade this node"), (1, 1, b"upgrade the client")],
+                         ids=["later", "the one before"])
+def test_a_peer_of_another_release_gets_a_clear_refusal(peer, oldest, newest, hint):
+    peer.send(message(0x81, hello(), oldest=oldest, newest=newest))
     answer = peer.receive_all()
     assert answer[:4] == b"HNTL" and answer[4] == 0x85
     assert struct.unpack_from("<H", answer, 16)[0] == 2
-    assert b"hint:" in answer and b"900" in answer
+    assert f"versions {oldest} to {newest}, this node 2 to 2".encode() in answer and hint in answer
 
 
 def test_a_peer_that_looks_for_another_pool_gets_a_clear_refusal(peer):

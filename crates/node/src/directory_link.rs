@@ -228,11 +228,26 @@ fn object(reply: Reply) -> Result<ObjectInfo, Refused> {
 mod tests {
     use super::*;
     use hinterland_directory::ObjectState;
+    use hinterland_fabric::FabricError;
+    use hinterland_proto::{HandshakeError, Refusal, RefusalCode};
     use hinterland_types::Epoch;
 
     fn home(node: u64, rack: &str) -> HomeInfo {
         let rack = RackName::parse(rack).unwrap();
         HomeInfo { node: NodeId(node), rack, address: "127.0.0.1:1".to_owned(), epoch: Epoch(1) }
+    }
+
+    #[test]
+    fn a_directory_of_another_release_is_said_to_be_that_and_not_to_be_silent() {
+        let refused = |code| {
+            let refusal = Refusal::new(code, "versions 1 to 1 and 2 to 2 (hint: upgrade this node)");
+            let source = HandshakeError::Refused(refusal);
+            unanswered(FabricError::Handshake { address: "h:1".to_owned(), source }.into(), "h:1")
+        };
+        let text = refused(RefusalCode::Version).text;
+        assert!(text.contains("upgrade this node") && !text.contains("start the node"), "{text}");
+        let text = refused(RefusalCode::Stopping).text;
+        assert!(text.contains("start the node at h:1 again"), "{text}");
     }
 
     #[test]

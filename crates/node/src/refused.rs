@@ -8,7 +8,7 @@ use hinterland_fabric::FabricError;
 use hinterland_os::OsError;
 use hinterland_pool::PoolError;
 use hinterland_proto::control::{ControlError, PeerReply, Reply};
-use hinterland_proto::{ErrorCode, RemoteError};
+use hinterland_proto::{ErrorCode, HandshakeError, RefusalCode, RemoteError};
 
 /// A request was refused or failed; nothing changed unless the text says so.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
@@ -79,6 +79,8 @@ pub mod errno {
     pub const ESTALE: i32 = 116;
     /// Waited too long.
     pub const ETIMEDOUT: i32 = 110;
+    /// The other node is of another release.
+    pub const EPROTO: i32 = 71;
     /// The other node does not answer.
     pub const EHOSTUNREACH: i32 = 113;
 }
@@ -149,7 +151,16 @@ impl From<DirectoryError> for Refused {
 
 impl From<FabricError> for Refused {
     fn from(error: FabricError) -> Self {
-        let code = if error.is_connection_lost() { errno::EHOSTUNREACH } else { errno::EIO };
+        let code = match &error {
+            // It is there: nobody is to start it again, or to wait for it.
+            FabricError::Handshake { source: HandshakeError::Refused(refusal), .. }
+                if refusal.code == RefusalCode::Version =>
+            {
+                errno::EPROTO
+            }
+            error if error.is_connection_lost() => errno::EHOSTUNREACH,
+            _ => errno::EIO,
+        };
         Self::new(code, error.to_string())
     }
 }

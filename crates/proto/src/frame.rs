@@ -56,7 +56,7 @@ pub const FETCH_BYTES_MAX: u32 = 4096;
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 48;
 /// The version of the wire that this crate speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"HNTL");
 /// Longest message about RDMA: eight ports, or keys for as many.

@@ -29,8 +29,8 @@ use hinterland_types::{NodeId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Oldest version that this release still speaks.
-pub(crate) const VERSION_MIN: u16 = 1;
+/// Oldest version that this release still speaks: its own alone, because the nodes of a pool are of one release.
+pub(crate) const VERSION_MIN: u16 = PROTOCOL_VERSION;
 /// Newest version that this release speaks.
 pub(crate) const VERSION_MAX: u16 = PROTOCOL_VERSION;
 

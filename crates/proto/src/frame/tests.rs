@@ -65,7 +65,7 @@ fn the_header_stands_on_the_wire_as_its_table_says() {
     let bytes = header.to_bytes();
     let fields: [&[u8]; 11] = [
         b"HNTL",
-        &[1, 0],
+        &[2, 0],
         &[5],
         &[3],
         &[8, 7, 6, 5, 4, 3, 2, 1],
