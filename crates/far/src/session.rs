@@ -96,7 +96,10 @@ pub fn check_rights() -> Result<(), FarError> {
             },
         },
         _ if container::is_inside() => {
-            error.with_hint(container::mend(&[userfault::DEVICE], &[Right::FollowForks]))
+            match container::missing(&[userfault::DEVICE], &[Right::FollowForks]) {
+                Some(mend) => error.with_hint(mend),
+                None => error,
+            }
         }
         _ => error,
     })?;

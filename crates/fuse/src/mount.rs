@@ -388,7 +388,10 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
 }
 
 fn device_hint(error: &io::Error) -> String {
+    let number = error.raw_os_error().map(Errno::from_raw);
+    let is_driverless = matches!(number, Some(Errno::ENODEV | Errno::ENXIO));
     match error.kind() {
+        _ if is_driverless => "run `modprobe fuse` as root, of the host where this is a container".to_owned(),
         _ if container::is_inside() => container::mend(&[DEVICE], &[Right::Mount]),
         io::ErrorKind::PermissionDenied => format!("run `chmod 0666 {DEVICE}` as root"),
         _ => "run `modprobe fuse` as root".to_owned(),

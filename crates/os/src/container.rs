@@ -3,6 +3,7 @@
 
 use crate::process::text_of;
 use std::fs::OpenOptions;
+use std::sync::OnceLock;
 
 /// Mode of a process whose system calls are filtered, as they are in containers and hardly anywhere else.
 const FILTERED: &str = "2";
@@ -45,27 +46,48 @@ enum Device {
 /// Whether it looks like one: its system calls are filtered, or a right of root cannot be had. Files that mark a container are not asked
 /// for: they are left over where a machine was made of the image of one.
 pub fn is_inside() -> bool {
-    is_confined(&own_status())
+    is_confined(own_status())
 }
 
 /// Whether this process has a right. In a user namespace one may have rights there that do not count on the machine.
 pub fn has(right: Right) -> bool {
-    has_right(right, &own_status(), &own_users())
+    has_right(right, own_status(), own_users())
 }
 
 /// How this container is to be started so that programs in it open devices and have rights, in the words of Docker and Podman: the rest of a
 /// sentence that says what is missing. It names what is missing and not what is there.
 pub fn mend(devices: &[&str], rights: &[Right]) -> String {
+    // Devices and rights are there, and something else forbids it.
+    missing(devices, rights).unwrap_or_else(|| {
+        "start the container with `--security-opt apparmor=unconfined --security-opt seccomp=unconfined`"
+            .to_owned()
+    })
+}
+
+/// The same where a device or a right is missing; `None` if all of them are there, and something else is in the way.
+pub fn missing(devices: &[&str], rights: &[Right]) -> Option<String> {
     let devices: Vec<_> = devices.iter().map(|path| (*path, look_at(path))).collect();
-    mending(&devices, rights, &own_status(), &own_users())
+    mending(&devices, rights, own_status(), own_users())
 }
 
-fn own_status() -> String {
-    text_of("/proc/self/status").unwrap_or_default()
+/// Keeps what this process was started with, for what is asked afterwards: in a user namespace of its own it would see that one.
+pub fn look() {
+    let _ = (own_status(), own_users());
 }
 
-fn own_users() -> String {
-    text_of("/proc/self/uid_map").unwrap_or_default()
+/// Whether users here are others on the machine.
+pub fn has_own_users() -> bool {
+    is_mapped(own_users())
+}
+
+fn own_status() -> &'static str {
+    static STATUS: OnceLock<String> = OnceLock::new();
+    STATUS.get_or_init(|| text_of("/proc/self/status").unwrap_or_default())
+}
+
+fn own_users() -> &'static str {
+    static USERS: OnceLock<String> = OnceLock::new();
+    USERS.get_or_init(|| text_of("/proc/self/uid_map").unwrap_or_default())
 }
 
 fn look_at(path: &str) -> Device {
@@ -77,7 +99,7 @@ fn look_at(path: &str) -> Device {
     }
 }
 
-fn mending(devices: &[(&str, Device)], rights: &[Right], status: &str, users: &str) -> String {
+fn mending(devices: &[(&str, Device)], rights: &[Right], status: &str, users: &str) -> Option<String> {
     let (mut options, mut on_host) = (Vec::new(), Vec::new());
     for (path, state) in devices {
         match state {
@@ -90,15 +112,20 @@ fn mending(devices: &[(&str, Device)], rights: &[Right], status: &str, users: &s
         let (bit, name) = right.capability();
         if !has_bit(status, "CapBnd:", bit) {
             options.push(["--cap-add", name]);
-        } else if !has_bit(status, "CapEff:", bit) {
-            // Who is root in it has each right that the container has.
+        }
+        // Who is root in it has each right that the container has, and others have none.
+        let is_root = has_bits(status, "CapEff:");
+        if !is_root && !options.contains(&ROOT_INSIDE) {
             options.push(ROOT_INSIDE);
         }
-        if is_elsewhere(*right, users) {
+        if is_elsewhere(*right, users) && !options.contains(&USERS_OF_HOST) {
             options.push(USERS_OF_HOST);
         }
     }
-    options.dedup();
+    if options.contains(&ROOT_INSIDE) && !is_mapped(users) {
+        // Root opens devices whatever their mode.
+        on_host.clear();
+    }
     let who = if options.contains(&USERS_OF_HOST) { ", as root of the host," } else { "" };
     let words: Vec<&str> = options.concat();
     let mut parts = Vec::new();
@@ -108,11 +135,7 @@ fn mending(devices: &[(&str, Device)], rights: &[Right], status: &str, users: &s
     if !on_host.is_empty() {
         parts.push(format!("on the host, before the container starts: {}", on_host.join(", ")));
     }
-    if parts.is_empty() {
-        // Devices and rights are there, and something else forbids it.
-        return "start the container with `--security-opt apparmor=unconfined --security-opt seccomp=unconfined`".to_owned();
-    }
-    parts.join("; ")
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn is_confined(status: &str) -> bool {
@@ -126,7 +149,11 @@ fn has_right(right: Right, status: &str, users: &str) -> bool {
 
 /// Whether a right counts on the machine itself alone, and this process is in a user namespace.
 fn is_elsewhere(right: Right, users: &str) -> bool {
-    right == Right::FollowForks && !users.is_empty() && users.split_whitespace().ne(ALL_USERS)
+    right == Right::FollowForks && is_mapped(users)
+}
+
+fn is_mapped(users: &str) -> bool {
+    !users.is_empty() && users.split_whitespace().ne(ALL_USERS)
 }
 
 fn field<'status>(status: &'status str, name: &str) -> Option<&'status str> {
@@ -134,8 +161,15 @@ fn field<'status>(status: &'status str, name: &str) -> Option<&'status str> {
 }
 
 fn has_bit(status: &str, set: &str, bit: u32) -> bool {
-    let bits = field(status, set).and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    bits.is_some_and(|bits| bits >> bit & 1 == 1)
+    bits(status, set).is_some_and(|bits| bits >> bit & 1 == 1)
+}
+
+fn has_bits(status: &str, set: &str) -> bool {
+    bits(status, set).is_some_and(|bits| bits != 0)
+}
+
+fn bits(status: &str, set: &str) -> Option<u64> {
+    field(status, set).and_then(|bits| u64::from_str_radix(bits, 16).ok())
 }
 
 #[cfg(test)]
@@ -161,7 +195,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_nothing_else() {
-        let mount = |devices: &[(&str, Device)], status| mending(devices, &[Right::Mount], status, HOST);
+        let mount = |devices: &[(&str, Device)], status| {
+            mending(devices, &[Right::Mount], status, HOST).unwrap_or_default()
+        };
         assert_eq!(
             mount(&[FUSE], USUAL),
             "start the container with `--device /dev/fuse --cap-add SYS_ADMIN`"
@@ -169,15 +205,24 @@ mod tests {
         assert_eq!(mount(&[FUSE], BOTH), "start the container with `--device /dev/fuse`");
         let opens = [("/dev/fuse", Device::Opens)];
         assert_eq!(mount(&opens, USUAL), "start the container with `--cap-add SYS_ADMIN`");
-        assert!(mount(&opens, BOTH).contains("apparmor=unconfined"));
+        assert_eq!(mount(&opens, BOTH), "");
     }
 
     #[test]
     fn a_user_who_is_not_root_has_no_right_of_the_container() {
         let closed = [("/dev/fuse", Device::Closed)];
-        let said = mending(&closed, &[Right::Mount, Right::FollowForks], USER, HOST);
+        let rights = [Right::Mount, Right::FollowForks];
+        let said = |rights, status, users| mending(&closed, rights, status, users).unwrap();
+        // Root opens the device as it is.
+        assert_eq!(said(&rights, USER, HOST), "start the container with `--user 0`");
+        let without = USER.replace("a82c25fb", "a80425fb");
         assert_eq!(
-            said,
+            said(&[Right::Mount], &without, HOST),
+            "start the container with `--cap-add SYS_ADMIN --user 0`"
+        );
+        // Root of a user namespace is somebody else for the device.
+        assert_eq!(
+            said(&[Right::Mount], USER, OTHERS),
             "start the container with `--user 0`; on the host, before the container starts: `chmod 0666 /dev/fuse`"
         );
     }
@@ -186,7 +231,7 @@ mod tests {
     fn forks_are_followed_on_the_machine_and_in_no_user_namespace() {
         assert!(has_right(Right::FollowForks, BOTH, HOST) && has_right(Right::Mount, BOTH, OTHERS));
         assert!(!has_right(Right::FollowForks, BOTH, OTHERS));
-        let mend = |status| mending(&[], &[Right::FollowForks], status, OTHERS);
+        let mend = |status| mending(&[], &[Right::FollowForks], status, OTHERS).unwrap();
         assert_eq!(mend(BOTH), "start the container, as root of the host, with `--userns host`");
         assert_eq!(
             mend(USUAL),

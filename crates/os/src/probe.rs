@@ -29,6 +29,8 @@ pub struct Problem {
     pub effect: &'static str,
     /// The one command (as root where it has to be).
     pub command: String,
+    /// Whether a part does not work at all, and not only more slowly or in part.
+    pub is_broken: bool,
 }
 
 /// Whether page faults can be served.
@@ -92,6 +94,8 @@ pub struct Machine {
     pub fuse: Works,
     /// Whether this process may mount.
     pub may_administrate: bool,
+    /// Whether this process may mount huge pages: root of a user namespace mounts much, and not these.
+    pub may_mount_huge_pages: bool,
     /// Whether this process may follow the forks of programs whose faults it serves.
     pub may_follow_forks: bool,
     /// Whether this process runs in a container.
@@ -124,6 +128,7 @@ impl Machine {
             fault_service: fault_service(),
             fuse: opens("/dev/fuse"),
             may_administrate: has_capability(CAP_SYS_ADMIN),
+            may_mount_huge_pages: has_capability(CAP_SYS_ADMIN) && !container::has_own_users(),
             may_follow_forks: container::has(Right::FollowForks),
             in_container: container::is_inside(),
             open_files: limits::open_files().unwrap_or(no_limit),
@@ -151,8 +156,10 @@ impl Machine {
     }
 
     fn fault_problem(&self) -> Option<Problem> {
+        let newer = "uname -r  # a kernel from 6.8 on is needed";
         let command = if self.in_container {
-            container::mend(&[userfault::DEVICE], &[])
+            // Where the device opens nothing of the container is in the way.
+            container::missing(&[userfault::DEVICE], &[]).unwrap_or_else(|| newer.to_owned())
         } else {
             "sysctl vm.unprivileged_userfaultfd=1".to_owned()
         };
@@ -161,17 +168,20 @@ impl Machine {
             FaultService::Full(_) => Some(Problem {
                 what: format!("kernel {} cannot serve faults of all kinds of memory", self.kernel),
                 effect: "objects of other racks cannot be mapped from huge pages",
-                command: "uname -r  # a kernel from 6.8 on is needed".to_owned(),
+                command: newer.to_owned(),
+                is_broken: false,
             }),
             FaultService::UserModeOnly(_) => Some(Problem {
                 what: "only faults of user code can be served".to_owned(),
                 effect: "a system call on a mapped object of another rack fails with EFAULT where it was not touched",
                 command,
+                is_broken: false,
             }),
             FaultService::Absent(reason) => Some(Problem {
                 what: format!("page faults cannot be served: {reason}"),
                 effect: "objects of other racks cannot be mapped, only read",
                 command,
+                is_broken: true,
             }),
         }
     }
@@ -182,6 +192,7 @@ impl Machine {
             what: "forks of programs cannot be followed".to_owned(),
             effect: "`hinterland run --local` does not work",
             command: container::mend(&[], &[Right::FollowForks]),
+            is_broken: false,
         })
     }
 
@@ -192,6 +203,7 @@ impl Machine {
             Works::Yes if self.in_container && !self.may_administrate => "nothing can be mounted".to_owned(),
             Works::Yes => return None,
         };
+        let is_broken = !self.fuse.is_yes();
         let command = if self.in_container {
             let command = container::mend(&["/dev/fuse"], &[Right::Mount]);
             let effect = if effective_user() == 0 || !self.fuse.is_yes() {
@@ -199,24 +211,25 @@ impl Machine {
             } else {
                 "`hinterland mount` does not work, and `hinterland run` only where user namespaces are allowed"
             };
-            return Some(Problem { what, effect, command });
+            return Some(Problem { what, effect, command, is_broken });
         } else if Path::new("/dev/fuse").exists() {
             "chmod 0666 /dev/fuse"
         } else {
             "modprobe fuse"
         };
-        Some(Problem { what, effect, command: command.to_owned() })
+        Some(Problem { what, effect, command: command.to_owned(), is_broken })
     }
 
     fn huge_page_problem(&self) -> Option<Problem> {
         let obtainable = self.huge_pages.is_some_and(|counts| counts.obtainable() > 0);
-        if self.in_container && !self.may_administrate {
+        if self.in_container && !self.may_mount_huge_pages {
             return Some(Problem {
                 what: "huge pages cannot be mounted".to_owned(),
                 effect: "faults and scans of pool memory are several times slower",
                 command: "start the container with `-v /dev/hugepages:/dev/hugepages`, and the node with \
                           `--backing /dev/hugepages`"
                     .to_owned(),
+                is_broken: false,
             });
         }
         // With the right to raise the overcommit, nodes do so themselves when they start.
@@ -228,6 +241,7 @@ impl Machine {
             what: "no 2 MiB huge page can be had".to_owned(),
             effect: "faults and scans of pool memory are several times slower",
             command: format!("sysctl vm.nr_overcommit_hugepages={pages}"),
+            is_broken: false,
         })
     }
 
@@ -246,6 +260,7 @@ impl Machine {
             } else {
                 "mount -o remount,size=75% /dev/shm".to_owned()
             },
+            is_broken: false,
         })
     }
 
@@ -254,6 +269,7 @@ impl Machine {
             what: format!("at most {} open files are allowed", self.open_files.hard),
             effect: "a node refuses sessions beyond that",
             command: "ulimit -n 65536".to_owned(),
+            is_broken: false,
         })
     }
 }
@@ -362,8 +378,10 @@ mod tests {
         machine.huge_pages = None;
         machine.shared_memory = None;
         machine.open_files = Limit { soft: 1024, hard: 1024 };
-        let commands: Vec<String> =
-            machine.find_problems().into_iter().map(|problem| problem.command).collect();
+        let problems = machine.find_problems();
+        // Faults and files; the rest is slower or less.
+        assert_eq!(problems.iter().filter(|problem| problem.is_broken).count(), 2, "{problems:?}");
+        let commands: Vec<String> = problems.into_iter().map(|problem| problem.command).collect();
         assert_eq!(commands.len(), 5, "{commands:?}");
         for word in ["userfaultfd", "fuse", "hugepages", "/dev/shm", "ulimit -n"] {
             assert!(commands.iter().any(|command| command.contains(word)), "{word} in {commands:?}");
@@ -374,7 +392,8 @@ mod tests {
     fn a_container_is_mended_from_outside() {
         let mut machine = Machine::probe();
         machine.in_container = true;
-        (machine.may_administrate, machine.may_follow_forks) = (false, false);
+        (machine.may_administrate, machine.may_mount_huge_pages) = (false, false);
+        machine.may_follow_forks = false;
         machine.fault_service = FaultService::Absent("Function not implemented".to_owned());
         machine.fuse = Works::Yes;
         machine.shared_memory = Some(Space { total_bytes: 64 << 20, free_bytes: 64 << 20 });

@@ -122,7 +122,9 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
     }
     match machine.huge_pages {
         // Who may not mount them is told so.
-        Some(counts) if counts.obtainable() > 0 && (machine.may_administrate || !machine.in_container) => {
+        Some(counts)
+            if counts.obtainable() > 0 && (machine.may_mount_huge_pages || !machine.in_container) =>
+        {
             let who = if nix::unistd::geteuid().is_root() { "" } else { " by a node that root starts" };
             checks.push(Check::good(format!("{} huge pages of 2 MiB can be had{who}", counts.obtainable())));
         }
@@ -141,7 +143,7 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
     checks.extend(device_checks(machine));
     for problem in &machine.problems {
         let text = format!("{}: {}", problem.what, problem.effect);
-        let check = if is_broken(machine, &problem.command) { Check::broken } else { Check::warning };
+        let check = if problem.is_broken { Check::broken } else { Check::warning };
         checks.push(check(text, problem.command.clone()));
     }
     checks
@@ -178,12 +180,6 @@ fn device_checks(machine: &Machine) -> Vec<Check> {
         ))
     });
     apart.chain(devices).collect()
-}
-
-/// Whether the part of the machine that a command mends does not work at all.
-fn is_broken(machine: &Machine, command: &str) -> bool {
-    (command.contains("userfaultfd") && matches!(machine.fault_service, FaultService::Absent(_)))
-        || (command.contains("fuse") && !machine.fuse.is_yes())
 }
 
 /// Locked memory below which a few queue pairs already run out: each has 1 MiB, and objects are registered beside them.
@@ -375,17 +371,6 @@ mod tests {
         assert_eq!(warnings.len(), 2);
         assert!(warnings[0].text.contains("node-2 in rack b"), "{:?}", warnings[0]);
         assert_eq!(warnings[1].mend.as_deref(), Some("start its node"));
-    }
-
-    #[test]
-    fn what_does_not_work_at_all_is_broken_and_the_rest_a_warning() {
-        let mut machine = Machine::probe();
-        machine.fault_service = FaultService::Absent("x".to_owned());
-        machine.fuse = Works::No("x".to_owned());
-        for command in ["sysctl vm.unprivileged_userfaultfd=1", "modprobe fuse"] {
-            assert!(is_broken(&machine, command), "{command}");
-        }
-        assert!(!is_broken(&machine, "sysctl vm.nr_overcommit_hugepages=1"));
     }
 
     #[test]

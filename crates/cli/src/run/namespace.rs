@@ -17,6 +17,8 @@ use std::path::Path;
 /// [`Failure`] with what to do when the system does not allow it.
 pub fn enter() -> Result<(), Failure> {
     let (user, group) = (getuid(), getgid());
+    // What this process lacks is told by what it was started with.
+    container::look();
     let as_root = user.is_root();
     let flags = if as_root { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(flags | CloneFlags::CLONE_NEWNS).map_err(|error| refused(as_root, error))?;
