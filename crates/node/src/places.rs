@@ -46,7 +46,9 @@ pub(crate) fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String
     let from = options.numa.as_ref().map_or_else(String::new, |nodes| format!(", of NUMA nodes {nodes}"));
     let mut messages = vec![format!("memory: {}{from}", backing.explanation)];
     if backing.kind == PageKind::Base4K && !matches!(options.backing, BackingChoice::Folder(_)) {
-        messages.extend(too_small(&backing.folder, wanted + options.kv_capacity_bytes));
+        // KV blocks that are not kept lie elsewhere.
+        let blocks = if options.kv_keep { options.kv_capacity_bytes } else { 0 };
+        messages.extend(too_small(&backing.folder, wanted + blocks));
     }
     Ok((backing, messages))
 }
@@ -57,7 +59,8 @@ fn kind_of_files(folder: &Path) -> &'static str {
 
 /// What is said where shared memory has less room than a node may take of it: it starts, and is full before it is said to be.
 fn too_small(folder: &Path, bytes: u64) -> Option<String> {
-    let room = probe::space(folder).filter(|room| room.total_bytes < bytes)?;
+    // A size of 0 is none at all.
+    let room = probe::space(folder).filter(|room| (1..bytes).contains(&room.total_bytes))?;
     let mebibytes = bytes.div_ceil(1 << 20);
     let mend = if container::is_inside() {
         format!("start the container with `--shm-size {mebibytes}m`")
