@@ -22,7 +22,8 @@ const LOADER: u64 = 3;
 const DYNAMIC: u64 = 2;
 const NEEDED: u64 = 1;
 /// What is said of a program without a loader.
-const STATIC: &str = "is statically linked, so no library can be put before it";
+/// What is said of a program that is linked statically: what it starts may have libraries put before it all the same.
+pub const STATIC: &str = "is statically linked, so no library can be put before it";
 
 /// Why a program cannot have far memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

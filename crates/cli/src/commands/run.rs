@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::run::{far, gpu, model, namespace, preload, program};
 use crate::size::Size;
-use hinterland_far::program::{find, refusal};
+use hinterland_far::program::{STATIC, find, refusal};
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
 use hinterland_pool::Pool;
 use hinterland_proto::PoolId;
@@ -211,15 +211,18 @@ fn libraries(arguments: &Arguments, context: &Context) -> Result<gpu::Libraries,
     gpu::Libraries::write()
 }
 
-/// Warns of a program that our libraries cannot be put before. What it starts may have them all the same.
+/// Warns of a program that our libraries cannot be put before.
 fn warn_of_no_library(program: &OsStr, context: &Context) {
     let refusal = find(program).and_then(|path| refusal(&path)).filter(|refusal| refusal.is_silent);
     if let Some(refusal) = refusal {
-        context.output.warn(format_args!(
-            "{} {}: it does not see the GPU node; programs that it starts do",
-            refusal.path.display(),
-            refusal.text
-        ));
+        // The loader of a program that runs as another user takes the libraries out of what that program passes on.
+        let others = if refusal.text == STATIC {
+            "; programs that it starts do"
+        } else {
+            ", nor do programs that it starts"
+        };
+        let path = refusal.path.display();
+        context.output.warn(format_args!("{path} {}: it does not see the GPU node{others}", refusal.text));
     }
 }
 
