@@ -223,7 +223,9 @@ fn with_meaning(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         return error;
     }
     // Nobody looks for a bench among all their names, which hide the nearest one.
-    if command.get_name() == "bench" && error.remove(ContextKind::ValidValue).is_some() {
+    let is_bench =
+        matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(name)) if name == "<NAME>");
+    if command.get_name() == "bench" && is_bench && error.remove(ContextKind::ValidValue).is_some() {
         let tip = StyledStr::from("`hinterland bench list` tells which there are");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         return error;

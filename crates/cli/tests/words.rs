@@ -53,7 +53,7 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 34] = [
+const FAILING: [&[&str]; 35] = [
     &["ls"],
     &["ls", "--json"],
     &["ls", "--nothing", "--json"],
@@ -79,6 +79,7 @@ const FAILING: [&[&str]; 34] = [
     &["top", "--interval", "0"],
     &["bench", "everything"],
     &["bench", "kv-gett", "--quick"],
+    &["bench", "read", "--without", "huge-page"],
     &["gpu", "coverage", "no-such-file"],
     &["gpu", "coverage", "tests/words.rs"],
     &["gpu", "libraries"],

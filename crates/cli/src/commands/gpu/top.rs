@@ -112,6 +112,8 @@ impl Watch {
     /// the watch.
     fn look(&mut self, patience: Option<Duration>) -> Result<Option<Result<GpuStatus, Failure>>, Failure> {
         let deadline = patience.map(|patience| Instant::now() + patience);
+        // What came too late for the picture before is no news.
+        drop(self.asker.answer());
         self.asker.ask();
         let mut ready = Vec::new();
         loop {
