@@ -61,6 +61,8 @@ impl Orders {
             next: None,
         });
         let unit = unit(hash);
+        // Its turn was that of the block that had the key before.
+        order.next = order.next.filter(|&next| next != unit);
         match order.slots.entry(unit) {
             Entry::Vacant(place) => _ = place.insert(slot),
             Entry::Occupied(mut place) if Some(*place.get()) == old => {
@@ -152,6 +154,20 @@ const fn unit(hash: u64) -> UnitKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_turn_of_a_block_is_not_that_of_the_one_that_comes_in_its_place() {
+        for kind in EvictionKind::ALL {
+            let group = Group::Shared(1);
+            let mut orders = Orders::new(kind);
+            for (hash, slot) in [(1, 10), (2, 20)] {
+                assert!(orders.insert(group, hash, slot, 64), "{kind}");
+            }
+            orders.is_next(group, 1);
+            assert!(orders.put(group, 1, 11, 64, Some(10)), "{kind}");
+            assert_eq!(orders.victim(group, &mut |_| true), Some(20), "{kind}");
+        }
+    }
 
     #[test]
     fn a_block_that_comes_in_place_of_another_is_the_youngest_and_leaves_once() {
