@@ -40,7 +40,7 @@ fn words(status: &NodeStatus, members: &Members) -> String {
             status.backing
         ),
         format!("cache    {} of {} used", human(status.cache_bytes), human(status.cache_budget_bytes)),
-        format!("clients  {} sessions", status.sessions),
+        format!("clients  {}", sessions(status.sessions)),
     ];
     if let Some(shared) = &status.shared {
         lines.push(format!("leader   {}", leader(shared)));
@@ -106,6 +106,11 @@ pub fn member_table(members: &[MemberInfo]) -> Table {
     table
 }
 
+/// Clients of a node, counted.
+pub fn sessions(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "session" } else { "sessions" })
+}
+
 /// Seconds as people say them: the two largest units.
 pub fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -123,6 +128,11 @@ mod tests {
     use crate::shapes::samples::{members, node};
     use hinterland_proto::control::DirectoryLeader;
     use hinterland_types::NodeId;
+
+    #[test]
+    fn sessions_are_counted_as_people_count() {
+        assert_eq!([0, 1, 2].map(sessions), ["0 sessions", "1 session", "2 sessions"]);
+    }
 
     #[test]
     fn a_node_is_shown_with_its_pool_and_problems() {

@@ -195,11 +195,11 @@ fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
     };
     let mut lines = vec![
         format!(
-            "hinterland top   {} in rack {}{directory}   up {}   {} sessions   {}",
+            "hinterland top   {} in rack {}{directory}   up {}   {}   {}",
             status.name,
             status.rack,
             super::status::duration(status.uptime_s),
-            status.sessions,
+            super::status::sessions(status.sessions),
             status.backing
         ),
         String::new(),
