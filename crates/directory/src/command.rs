@@ -422,4 +422,15 @@ pub enum Command {
     },
     /// The pools that objects of this one were in before. Answer: [`Reply::FormerPools`](crate::Reply::FormerPools).
     FormerPools,
+    /// Some of what a member holds, by which it is seen whether an earlier store knew more. Answer: [`Reply::Shown`](crate::Reply::Shown), or
+    /// [`Reply::KnowsLess`](crate::Reply::KnowsLess). Whatever the member's state is, nothing is taken for lost that is not among it, and the member
+    /// does not come up.
+    ShowHeld {
+        /// The member.
+        node: NodeId,
+        /// Its incarnation.
+        incarnation: u64,
+        /// At most [`HELD_MAX`](crate::HELD_MAX) copies, ascending.
+        objects: Vec<Held>,
+    },
 }

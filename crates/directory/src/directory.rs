@@ -343,6 +343,7 @@ impl Draft<'_> {
             Command::Members => Ok(self.list_members()),
             Command::HeldNames { node, as_of, after } => self.held_names(*node, *as_of, *after),
             Command::FormerPools => Ok(self.list_former_pools()),
+            Command::ShowHeld { node, incarnation, objects } => self.show_held(*node, *incarnation, objects),
             Command::Tick => Ok(Reply::Ticked { down }),
             Command::Rename { from, to, object, target } => self.rename(from, to, *object, *target),
             Command::RenameFolder { from, to, object } => self.rename_folder(from, to, *object),

@@ -150,8 +150,7 @@ impl Draft<'_> {
             MemberState::Joining { through } => through,
             MemberState::Up | MemberState::Down => after,
         };
-        let ascending = objects.first().is_none_or(|first| first.object > after)
-            && objects.windows(2).all(|pair| pair[0].object < pair[1].object);
+        let ascending = objects.first().is_none_or(|first| first.object > after) && is_ascending(objects);
         if after != expected || !ascending || objects.len() > HELD_MAX || (more && objects.is_empty()) {
             return Err(DirectoryError::ListOutOfOrder { node, expected });
         }
@@ -171,6 +170,21 @@ impl Draft<'_> {
             self.has_told(node);
         }
         Ok(Reply::Reconciled { delete, up: !more })
+    }
+
+    pub(crate) fn show_held(
+        &mut self,
+        node: NodeId,
+        incarnation: u64,
+        objects: &[Held],
+    ) -> Result<Reply, DirectoryError> {
+        let up = self.present(node, incarnation)?.state == MemberState::Up;
+        if objects.len() > HELD_MAX || !is_ascending(objects) {
+            return Err(DirectoryError::ListOutOfOrder { node, expected: ObjectId(0) });
+        }
+        self.check_numbers(node, objects.iter().map(|held| (held.object, held.epoch)))?;
+        let newer = self.of_a_newer_store(node, objects);
+        Ok(if newer.is_empty() { Reply::Shown { up } } else { self.know_less(newer, objects) })
     }
 
     /// Copies in the list that the directory does not want; nothing changes.
@@ -302,6 +316,10 @@ impl Draft<'_> {
         };
         Reply::Members(self.member_nodes().into_iter().filter_map(info).collect())
     }
+}
+
+fn is_ascending(objects: &[Held]) -> bool {
+    objects.windows(2).all(|pair| pair[0].object < pair[1].object)
 }
 
 fn check_address(address: &str) -> Result<(), DirectoryError> {

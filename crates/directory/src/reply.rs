@@ -314,4 +314,9 @@ pub enum Reply {
     },
     /// The pools that objects were in before, ascending by number.
     FormerPools(Vec<FormerPool>),
+    /// Nothing that was shown tells of an earlier store that knew more.
+    Shown {
+        /// Whether the member is up.
+        up: bool,
+    },
 }

@@ -578,6 +578,37 @@ fn regions_and_numbers_that_were_given_twice_are_refused_by_name() {
 }
 
 #[test]
+fn a_member_that_shows_some_of_what_it_holds_has_not_told_all() {
+    let mut world = World::new();
+    world.put(&name(0), 3);
+    world.put(&name(2), 3);
+    let node = NodeId(1);
+    let all: Vec<Held> = world.nodes[&node].values().map(held).collect();
+    assert_eq!(all.len(), 2);
+    world.incarnation += 1;
+    let incarnation = world.incarnation;
+    let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
+    world.ask(&Command::Join { node, rack, address, capacity_bytes: 1 << 30, incarnation }).unwrap();
+    let show = |objects: &[Held]| Command::ShowHeld { node, incarnation, objects: objects.to_vec() };
+    let before = world.store.clone();
+    assert_eq!(world.ask(&show(&all[1..])), Ok(Reply::Shown { up: false }));
+    assert_eq!(world.store, before, "nothing is lost, and it does not come up");
+    // One that goes back is noticed by it all the same.
+    let later = Held { object: ObjectId(90), ..all[1] };
+    assert_eq!(world.ask(&show(&[later])), Ok(Reply::KnowsLess { objects: vec![later.object] }));
+    let told =
+        Command::NodeObjects { node, incarnation, after: ObjectId(0), objects: all.clone(), more: false };
+    assert_eq!(world.ask(&told), Ok(Reply::Reconciled { delete: Vec::new(), up: true }));
+    assert_eq!(world.ask(&show(&all[1..])), Ok(Reply::Shown { up: true }));
+    let swapped = show(&[all[1], all[0]]);
+    assert!(matches!(world.ask(&swapped), Err(DirectoryError::ListOutOfOrder { .. })));
+    let many = vec![all[0]; hinterland_directory::HELD_MAX + 1];
+    assert!(matches!(world.ask(&show(&many)), Err(DirectoryError::ListOutOfOrder { .. })));
+    let stale = Command::ShowHeld { node, incarnation: 1, objects: all };
+    assert!(matches!(world.ask(&stale), Err(DirectoryError::StaleIncarnation { .. })));
+}
+
+#[test]
 fn numbers_that_no_directory_has_given_are_refused_and_use_up_nothing() {
     let mut world = World::new();
     let (node, incarnation) = (NodeId(1), world.incarnation);

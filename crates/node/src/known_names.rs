@@ -92,7 +92,7 @@ impl KnownNames {
         ask(node, directory, Epoch(0), None).ok()?.claimed
     }
 
-    /// Asks what was renamed, and keeps it; `older` says whether the directory is older than what is held, and its names with it: those
+    /// Asks what was renamed, and keeps it; `older` says whether the directory is older than what is held, or may be, and its names with it: those
     /// that are known are not given up for them before somebody has decided.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Membership: joining the directory, saying what is held, renewing the lease, letting go of what it asks for.
 
 use crate::adopted::Adopted;
-use crate::directory_link::DirectoryLink;
+use crate::directory_link::{DirectoryLink, EncodedAnswer};
 use crate::fault_point;
 use crate::holdings::{Holding, Holdings};
 use crate::known_names::KnownNames;
@@ -18,7 +18,7 @@ use hinterland_os::clock;
 use hinterland_proto::PoolId;
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -65,6 +65,8 @@ pub struct Membership {
     pub state: PathBuf,
     /// As of when the names are known of what is held.
     pub names: Arc<KnownNames>,
+    /// Whether the directory has heard all that is held since this node joined last.
+    is_joined: Arc<AtomicBool>,
 }
 
 /// Which objects a node puts into a directory again that does not know them.
@@ -142,7 +144,8 @@ impl Membership {
     ) -> Self {
         let (rack, state) = (options.rack.clone(), options.state.clone());
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
-        Self { node, rack, address, incarnation, lease, adoption, state, names }
+        let is_joined = Arc::default();
+        Self { node, rack, address, incarnation, lease, adoption, state, names, is_joined }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -159,6 +162,7 @@ impl Membership {
         directory: &DirectoryLink,
         holdings: &Holdings,
     ) -> Result<Joined, Refused> {
+        self.is_joined.store(false, Ordering::Release);
         let (lease_ms, mut pace) = loop {
             let sent_ms = clock::boot_ms();
             let command = Command::Join {
@@ -185,10 +189,15 @@ impl Membership {
         Ok(Joined { lease_ms, words })
     }
 
-    /// Renews the lease; joins again if it had run out. Returns the lease in milliseconds.
+    fn is_joined(&self) -> bool {
+        // Acquire: pairs with the Release of who joins.
+        self.is_joined.load(Ordering::Acquire)
+    }
+
+    /// Renews the lease; joins again if it had run out, or the directory has not heard all that is held. Returns the lease in milliseconds.
     ///
     /// # Errors
-    /// [`Refused`] if the directory cannot be reached.
+    /// [`Refused`] if the directory cannot be reached, or is older than what is held.
     pub fn heartbeat(
         &self,
         directory: &DirectoryLink,
@@ -196,6 +205,9 @@ impl Membership {
         puts: &Puts,
         repairs: &Repairs,
     ) -> Result<u64, Refused> {
+        if !self.is_joined() {
+            return self.join_anew(directory, holdings);
+        }
         let sent_ms = clock::boot_ms();
         let command = Command::Heartbeat {
             node: self.node,
@@ -230,35 +242,62 @@ impl Membership {
                 | DirectoryError::UnknownNode { .. }
                 | DirectoryError::NotReady { .. }
                 | DirectoryError::StaleIncarnation { .. },
-            ) => {
-                self.incarnation.raise_above(self.incarnation.get());
-                let joined = self.join_and(self.adoption.of_a_member(), directory, holdings)?;
-                joined.words.iter().for_each(|words| tracing::warn!("{words}"));
-                Ok(joined.lease_ms)
-            }
+            ) => self.join_anew(directory, holdings),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Joins as another life: what was heard of the one before, which may be a part of its list, counts no more.
+    fn join_anew(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<u64, Refused> {
+        self.incarnation.raise_above(self.incarnation.get());
+        let joined = self.join_and(self.adoption.of_a_member(), directory, holdings)?;
+        joined.words.iter().for_each(|words| tracing::warn!("{words}"));
+        Ok(joined.lease_ms)
+    }
+
     /// Shows the directory the newest of what is held, so that one whose store was put back from an older copy while this node was up
-    /// notices before it gives the same numbers again. What there is to say if it is older.
+    /// notices before it gives the same numbers again. What there is to say if it is older. A node that has not joined shows all when it does.
     pub fn show_newest(&self, directory: &DirectoryLink, holdings: &Holdings) -> Option<Refused> {
-        let objects = holdings.newest().into_iter().map(|holding| held(&holding)).collect();
-        let (node, incarnation) = (self.node, self.incarnation.get());
-        let command = Command::NodeObjects { node, incarnation, after: ObjectId(0), objects, more: false };
-        match directory.ask(&command) {
+        if !self.is_joined() {
+            return None;
+        }
+        match self.ask_of_newest(directory, holdings) {
             Ok(Ok(Reply::KnowsLess { objects })) => Some(knows_less(holdings, &objects)),
-            // What is to be deleted the heartbeats say, and they join again where that is needed.
+            Ok(Ok(Reply::Shown { up: false })) => {
+                // Its store is of a time before it had heard what is held: the next heartbeat joins anew.
+                self.is_joined.store(false, Ordering::Release);
+                None
+            }
+            // Heartbeats join again where that is needed.
             Ok(_) | Err(_) => None,
         }
+    }
+
+    fn ask_of_newest(
+        &self,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+    ) -> Result<EncodedAnswer, Refused> {
+        let objects = holdings.newest().into_iter().map(|holding| held(&holding)).collect();
+        let (node, incarnation) = (self.node, self.incarnation.get());
+        directory.ask(&Command::ShowHeld { node, incarnation, objects })
     }
 
     /// Hears how the objects that are held are called by now.
     ///
     /// # Errors
-    /// [`Refused`] if the directory does not say it, is older than what is held, or a disk does not take it.
+    /// [`Refused`] if the directory does not say it, is older than what is held or may be, or a disk does not take it.
     pub fn hear_names(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
-        self.names.hear(self.node, directory, holdings, || self.show_newest(directory, holdings))
+        let older = || match self.ask_of_newest(directory, holdings) {
+            Ok(Ok(Reply::Shown { up: true })) => None,
+            Ok(Ok(Reply::KnowsLess { objects })) => Some(knows_less(holdings, &objects)),
+            Ok(Ok(_)) => {
+                Some(Refused::new(errno::EAGAIN, "the directory has not heard yet what is held here"))
+            }
+            Ok(Err(error)) => Some(error.into()),
+            Err(refused) => Some(refused),
+        };
+        self.names.hear(self.node, directory, holdings, older)
     }
 
     /// Says that the node goes for a while; its copies are remembered.
@@ -314,6 +353,7 @@ impl Membership {
                 _ => return Err(Refused::new(errno::EIO, "the directory did not say what to delete")),
             }
             if end == held.len() {
+                self.is_joined.store(true, Ordering::Release);
                 // The directory counts on none of them any more, and has nobody let go of what it was not told of.
                 for half in &halves {
                     self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());

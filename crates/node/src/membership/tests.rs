@@ -9,12 +9,13 @@ use hinterland_fabric::rdma::RdmaOptions;
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_fabric::{Service, Slice};
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
-use hinterland_proto::{PeerHello, PoolId, Refusal, RemoteError};
+use hinterland_proto::{ErrorCode, PeerHello, PoolId, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, ObjectName, Rights, SessionId};
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The lease in milliseconds.
@@ -31,13 +32,16 @@ struct SlowDisk {
     behind_beat: Mutex<Option<Command>>,
     /// Heartbeats that came.
     beats: AtomicU64,
+    /// Whether what nodes say that they hold is lost on its way.
+    loses_lists: AtomicBool,
 }
 
 impl SlowDisk {
     fn new() -> Self {
         let settings = Settings { lease_ms: LEASE_MS };
         let directory = Directory::recover(settings, 0, []).unwrap();
-        Self { state: Mutex::new((directory, 0)), behind_beat: Mutex::default(), beats: AtomicU64::new(0) }
+        let (behind_beat, beats, loses_lists) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
@@ -98,6 +102,9 @@ impl Service for SlowDisk {
     fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
         let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
         let command = decode(&command).unwrap();
+        if matches!(command, Command::NodeObjects { .. }) && self.loses_lists.load(Ordering::SeqCst) {
+            return Err(RemoteError::new(ErrorCode::INTERNAL, "it is lost"));
+        }
         let answer = self.ask(&command);
         self.beats.fetch_add(u64::from(matches!(command, Command::Heartbeat { .. })), Ordering::SeqCst);
         if let Command::Heartbeat { .. } = command
@@ -151,8 +158,26 @@ impl Member {
     }
 
     fn beat(&self) {
+        self.try_beat().unwrap();
+    }
+
+    fn try_beat(&self) -> Result<u64, Refused> {
         let Self { membership, directory, holdings, puts, repairs, .. } = self;
-        membership.heartbeat(directory, holdings, puts, repairs).unwrap();
+        membership.heartbeat(directory, holdings, puts, repairs)
+    }
+
+    /// The directory hears no more of it in this life.
+    fn is_lost(&self, disk: &SlowDisk) {
+        let (node, incarnation) = (self.membership.node, self.membership.incarnation.get());
+        disk.ask(&Command::Leave { node, incarnation, departure: Departure::ComesBack }).unwrap();
+    }
+
+    fn region(&self, disk: &SlowDisk, name: &str) {
+        let name = ObjectName::parse(name).unwrap();
+        let (size, local) = (4096, self.membership.node);
+        let command = Command::CreateRegion { name: name.clone(), size, placement: Placement::Policy, local };
+        let Reply::Reserved { object, homes } = disk.ask(&command).unwrap() else { panic!("no region") };
+        self.holdings.create_region(object, homes[0].epoch, name, size).unwrap();
     }
 }
 
@@ -293,6 +318,82 @@ fn a_put_exchanges_its_name_with_another_one_of_its_user_alone() {
     for (name, object) in [(name, mine), (hidden, wanted), (their_name, theirs)] {
         assert_eq!(name_of(object), name);
     }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_node_whose_list_was_not_heard_shows_nothing_and_joins_anew() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-unheard-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    member.region(&disk, "one");
+    member.region(&disk, "two");
+    member.is_lost(&disk);
+    disk.loses_lists.store(true, Ordering::SeqCst);
+    assert!(member.try_beat().is_err());
+    let (state, _, objects) = disk.state(node);
+    assert!(matches!(state, MemberState::Joining { .. }), "{state:?}");
+    assert_eq!(objects, 2);
+    disk.loses_lists.store(false, Ordering::SeqCst);
+    // The newest is not all that there is.
+    assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
+    assert!(member.membership.hear_names(&member.directory, &member.holdings).is_err());
+    assert_eq!((disk.state(node).0, disk.state(node).2), (state, 2));
+    member.beat();
+    assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
+    assert_eq!(member.holdings.all().len(), 2);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_node_that_is_refused_for_what_it_holds_asks_again_with_each_heartbeat() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-refused-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    member.region(&disk, "known");
+    let unknown = ObjectName::parse("unknown").unwrap();
+    member.holdings.create_region(ObjectId(1000), Epoch(1000), unknown, 4096).unwrap();
+    member.is_lost(&disk);
+    for _ in 0..3 {
+        assert_eq!(member.try_beat().unwrap_err().code, errno::ESTALE);
+        assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
+        let (state, _, objects) = disk.state(node);
+        assert!(matches!(state, MemberState::Joining { .. }), "{state:?}");
+        assert_eq!((objects, member.holdings.all().len()), (1, 2));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_member_that_is_still_joining_in_the_directorys_store_joins_anew() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-joining-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    member.region(&disk, "one");
+    member.region(&disk, "two");
+    member.is_lost(&disk);
+    // The store is put back as it was before the list was heard.
+    disk.loses_lists.store(true, Ordering::SeqCst);
+    assert!(member.try_beat().is_err());
+    disk.loses_lists.store(false, Ordering::SeqCst);
+    let old = disk.state.lock().unwrap().0.clone();
+    member.beat();
+    disk.state.lock().unwrap().0 = old;
+    let rack = RackName::parse("a").unwrap();
+    let (address, incarnation) = ("127.0.0.1:1".to_owned(), member.membership.incarnation.get());
+    disk.ask(&Command::Join { node, rack, address, capacity_bytes: 64 << 20, incarnation }).unwrap();
+    member.beat();
+    assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
+    assert_eq!(disk.state(node).2, 2);
+    member.beat();
+    assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
+    assert_eq!(member.holdings.all().len(), 2);
     fs::remove_dir_all(folder).unwrap();
 }
 
