@@ -51,7 +51,9 @@ impl Draft<'_> {
         };
         let home = object.home(node);
         let is_recorded = home.is_some_and(|home| home.epoch == held.epoch);
-        if is_recorded && self.may_have_ended_well(held, object) {
+        // A copy that is not recorded is one that the newer store had made of it when it had ended well.
+        let is_of_its_time = is_recorded || self.is_doubted_epoch(held.epoch);
+        if is_of_its_time && self.may_have_ended_well(held, object) {
             return true;
         }
         if is_recorded || !object.claims_name() || self.is_spare(node, held, object) {
@@ -90,10 +92,11 @@ impl Draft<'_> {
     /// Notes that these were placed by a store that knew more, for every later list as well.
     pub(crate) fn know_less(&mut self, newer: Vec<ObjectId>, objects: &[Held]) -> Reply {
         for held in objects.iter().filter(|held| newer.binary_search(&held.object).is_ok()) {
+            self.doubt(held.object, held.epoch);
+            // By now it may be known that there was a newer store.
             if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
                 self.forget_in_doubt(held.object);
             }
-            self.doubt(held.object, held.epoch);
         }
         Reply::KnowsLess { objects: newer }
     }

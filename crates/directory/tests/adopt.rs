@@ -449,6 +449,36 @@ fn a_put_that_was_going_on_when_the_older_store_was_copied_and_ended_well_is_kep
     }
 }
 
+/// The first home of what was put, and the two other nodes.
+fn home_and_others(world: &World) -> (NodeId, NodeId, NodeId) {
+    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+    (home, NodeId(home.0 % NODES + 1), NodeId((home.0 + 1) % NODES + 1))
+}
+
+#[test]
+fn a_copy_elsewhere_of_a_put_that_was_given_up_in_an_older_store_is_kept() {
+    for is_first in [false, true] {
+        let mut world = World::new();
+        let old = world.put_and(&name(0), 1);
+        let (object, digest) = world.bytes().pop_first().unwrap();
+        let (_, other, third) = home_and_others(&world);
+        // It ended well, another node has a copy, and the first one is gone.
+        world.move_to(&name(0), other);
+        world.put(&name(2), 1);
+        world.move_to(&name(2), third);
+        world.put_back(old);
+        // Its writer does not know it any more, and says so before there is any evidence. Its home is lost.
+        world.ask(&Command::Abort { object }).unwrap();
+        if !is_first {
+            assert_eq!(world.come(third, true), Come::Adopted(Vec::new()));
+        }
+        assert_eq!(world.come(other, false), Come::Refused, "{is_first}");
+        world.incarnation += 1;
+        assert_eq!(world.come(other, true), Come::Adopted(Vec::new()), "{is_first}");
+        assert!(world.can_read(object, digest), "{is_first}");
+    }
+}
+
 #[test]
 fn an_object_that_the_older_store_knows_is_wanted_as_often_as_before() {
     let mut world = World::new();
