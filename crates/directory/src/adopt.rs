@@ -12,7 +12,7 @@ use crate::{ContentDigest, FOUND_MAX, FormerPool, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{DRAFTS_FOLDER, Epoch, NodeId, ObjectId, ObjectName};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers from here on are not believed of what was not given: no directory comes so far, half of those that inodes leave to objects
 /// are still to be given, and a peer that names the last one would have the next put find none.
@@ -35,10 +35,23 @@ impl Draft<'_> {
         }
     }
 
-    /// Copies in the list that an earlier store must have placed there.
-    pub(crate) fn of_a_newer_store(&self, node: NodeId, objects: &[Held]) -> Vec<ObjectId> {
-        let newer = objects.iter().filter(|held| self.is_of_a_newer_store(node, held));
-        newer.map(|held| held.object).collect()
+    /// The answer to a member that holds copies which an earlier store must have placed there, which knew more; they are noted for every later
+    /// list as well. What they tell of that store tells more of the list, which is therefore looked through until nothing is added.
+    pub(crate) fn know_less(&mut self, node: NodeId, objects: &[Held]) -> Option<Reply> {
+        let mut newer = BTreeSet::new();
+        loop {
+            let is_told =
+                |held: &&Held| !newer.contains(&held.object) && self.is_of_a_newer_store(node, held);
+            let told: Vec<Held> = objects.iter().filter(is_told).copied().collect();
+            if told.is_empty() {
+                break;
+            }
+            for held in told {
+                self.note(&held);
+                newer.insert(held.object);
+            }
+        }
+        (!newer.is_empty()).then(|| Reply::KnowsLess { objects: newer.into_iter().collect() })
     }
 
     fn is_of_a_newer_store(&self, node: NodeId, held: &Held) -> bool {
@@ -72,8 +85,12 @@ impl Draft<'_> {
 
     /// Whether a put that was given up here, before anything was heard of a newer store, may have ended well there: a home has it whole.
     fn may_have_ended_well(&self, held: &Held, object: &ObjectRecord) -> bool {
-        let is_given_up = matches!(object.stage, Stage::Removing { pages: None });
-        is_given_up && held.digest.is_some() && self.is_of_before(object)
+        held.digest.is_some() && self.is_in_question(object)
+    }
+
+    /// Whether a put was given up here of which a home may have a whole copy. No home lets go of it before that has been said.
+    pub(crate) fn is_in_question(&self, object: &ObjectRecord) -> bool {
+        matches!(object.stage, Stage::Removing { pages: None }) && self.is_of_before(object)
     }
 
     /// Whether a copy that is not recorded can go without a question, as one that was dropped while its node was away, or whose node was
@@ -89,16 +106,13 @@ impl Draft<'_> {
         is_same && !self.is_doubted(held.object) && self.has_enough_beside(object, node)
     }
 
-    /// Notes that these were placed by a store that knew more, for every later list as well.
-    pub(crate) fn know_less(&mut self, newer: Vec<ObjectId>, objects: &[Held]) -> Reply {
-        for held in objects.iter().filter(|held| newer.binary_search(&held.object).is_ok()) {
-            self.doubt(held.object, held.epoch);
-            // By now it may be known that there was a newer store.
-            if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
-                self.forget_in_doubt(held.object);
-            }
+    /// Notes that a copy was placed by a store that knew more.
+    fn note(&mut self, held: &Held) {
+        self.doubt(held.object, held.epoch);
+        // By now it may be known that there was a newer store.
+        if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
+            self.forget_in_doubt(held.object);
         }
-        Reply::KnowsLess { objects: newer }
     }
 
     pub(crate) fn adopt(

@@ -128,7 +128,8 @@ impl Draft<'_> {
         self.renew_lease(node, used_bytes);
         let epoch_there = |id: &ObjectId| Some((*id, self.object(*id)?.home(node)?.epoch));
         let removing = self.state.removing.get(&node).into_iter().flatten();
-        let forget = removing.filter_map(epoch_there).take(FORGET_MAX).collect();
+        let is_sure = |id: &&ObjectId| !self.object(**id).is_some_and(|object| self.is_in_question(object));
+        let forget = removing.filter(is_sure).filter_map(epoch_there).take(FORGET_MAX).collect();
         let copying = self.state.copying.get(&node).into_iter().flatten();
         let copying = copying.filter_map(epoch_there).take(FORGET_MAX).collect();
         let writing = self.state.writing.get(&node).into_iter().flatten();
@@ -155,9 +156,8 @@ impl Draft<'_> {
             return Err(DirectoryError::ListOutOfOrder { node, expected });
         }
         self.check_numbers(node, objects.iter().map(|held| (held.object, held.epoch)))?;
-        let newer = self.of_a_newer_store(node, objects);
-        if !newer.is_empty() {
-            return Ok(self.know_less(newer, objects));
+        if let Some(knows_less) = self.know_less(node, objects) {
+            return Ok(knows_less);
         }
         if state == MemberState::Up {
             return Ok(Reply::Reconciled { delete: self.unwanted(node, objects), up: true });
@@ -183,8 +183,7 @@ impl Draft<'_> {
             return Err(DirectoryError::ListOutOfOrder { node, expected: ObjectId(0) });
         }
         self.check_numbers(node, objects.iter().map(|held| (held.object, held.epoch)))?;
-        let newer = self.of_a_newer_store(node, objects);
-        Ok(if newer.is_empty() { Reply::Shown { up } } else { self.know_less(newer, objects) })
+        Ok(self.know_less(node, objects).unwrap_or(Reply::Shown { up }))
     }
 
     /// Copies in the list that the directory does not want; nothing changes.

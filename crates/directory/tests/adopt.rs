@@ -480,6 +480,36 @@ fn a_copy_elsewhere_of_a_put_that_was_given_up_in_an_older_store_is_kept() {
 }
 
 #[test]
+fn a_put_that_was_given_up_and_may_have_ended_well_is_not_let_go_of_with_a_heartbeat() {
+    for is_in_list in [true, false] {
+        let mut world = World::new();
+        let old = world.put_and(&name(0), 1);
+        let (object, _) = world.bytes().pop_first().unwrap();
+        let (home, _, third) = home_and_others(&world);
+        world.put(&name(2), 1);
+        let later = *world.bytes().keys().next_back().unwrap();
+        world.move_to(&name(2), if is_in_list { home } else { third });
+        world.put_back(old);
+        let (rack, address, incarnation) =
+            (RackName::parse("a").unwrap(), format!("h:{}", home.0), world.incarnation);
+        let join = Command::Join { node: home, rack, address, capacity_bytes: 1 << 30, incarnation };
+        world.ask(&join).unwrap();
+        // Its node has joined, which gives it up; what else is held, there or elsewhere, tells that the store is older.
+        let (teller, named) = if is_in_list { (home, vec![object, later]) } else { (third, vec![later]) };
+        if !is_in_list {
+            assert_eq!(world.come(third, false), Come::Refused);
+        }
+        let objects = world.nodes[&teller].values().map(held).collect();
+        let show = Command::ShowHeld { node: teller, incarnation, objects };
+        assert_eq!(world.ask(&show), Ok(Reply::KnowsLess { objects: named }));
+        let beat = Command::Heartbeat { node: home, incarnation, used_bytes: 0 };
+        let Ok(Reply::Beat { forget, .. }) = world.ask(&beat) else { panic!("no beat") };
+        assert_eq!(forget, Vec::new(), "{is_in_list}");
+        assert_eq!(world.come(home, false), Come::Refused);
+    }
+}
+
+#[test]
 fn an_object_that_the_older_store_knows_is_wanted_as_often_as_before() {
     let mut world = World::new();
     world.put(&name(0), 1);
