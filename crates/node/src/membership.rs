@@ -67,6 +67,8 @@ pub struct Membership {
     pub names: Arc<KnownNames>,
     /// Whether the directory has heard all that is held since this node joined last.
     is_joined: Arc<AtomicBool>,
+    /// Copies in a part of what is said to be held: [`HELD_MAX`], or fewer in tests.
+    part: usize,
 }
 
 /// Which objects a node puts into a directory again that does not know them.
@@ -144,8 +146,8 @@ impl Membership {
     ) -> Self {
         let (rack, state) = (options.rack.clone(), options.state.clone());
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
-        let is_joined = Arc::default();
-        Self { node, rack, address, incarnation, lease, adoption, state, names, is_joined }
+        let (is_joined, part) = (Arc::default(), HELD_MAX);
+        Self { node, rack, address, incarnation, lease, adoption, state, names, is_joined, part }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -328,9 +330,10 @@ impl Membership {
         if let Adoption::All(_) = adoption {
             newer.extend(held.drain(..).map(|held| held.object));
         }
+        self.show_parts(adoption, pace, directory, holdings, &held)?;
         let (mut after, mut told) = (ObjectId(0), 0);
         loop {
-            let end = held.len().min(told + HELD_MAX);
+            let end = held.len().min(told + self.part);
             let command = Command::NodeObjects {
                 node: self.node,
                 incarnation: self.incarnation.get(),
@@ -363,6 +366,28 @@ impl Membership {
             after = held[end - 1].object;
             told = end;
         }
+    }
+
+    /// Shows all parts of a list before the first one is dealt with, if there are several: what the last one tells of the directory's store
+    /// counts for what the first one is to let go of.
+    fn show_parts(
+        &self,
+        adoption: Adoption,
+        pace: &mut Pace,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+        held: &[Held],
+    ) -> Result<(), Refused> {
+        for part in held.chunks(self.part).filter(|part| part.len() < held.len()) {
+            let (node, incarnation, objects) = (self.node, self.incarnation.get(), part.to_vec());
+            match directory.apply(&Command::ShowHeld { node, incarnation, objects })? {
+                Reply::KnowsLess { objects } if adoption == Adoption::Refused => {
+                    return Err(knows_less(holdings, &objects));
+                }
+                _ => self.keep_pace(pace, directory, holdings),
+            }
+        }
+        Ok(())
     }
 
     /// Puts objects into the directory again.

@@ -179,6 +179,22 @@ impl Member {
         let Reply::Reserved { object, homes } = disk.ask(&command).unwrap() else { panic!("no region") };
         self.holdings.create_region(object, homes[0].epoch, name, size).unwrap();
     }
+
+    /// Puts an object; its number.
+    fn put(&self, name: &str) -> ObjectId {
+        let (object, digest) = self.put_almost(name);
+        self.puts.seal(object, 4096, digest).unwrap();
+        object
+    }
+
+    /// The same up to the directory's word: the copy here is whole. Its number and digest.
+    fn put_almost(&self, name: &str) -> (ObjectId, [u8; 32]) {
+        let (name, placement) =
+            (ObjectName::parse(name).unwrap(), hinterland_proto::control::Placement::Policy);
+        let new = NewPut { user: 1000, name, bytes: Some(4096), copies: 1, placement };
+        let object = self.puts.begin(new).unwrap().object;
+        (object, self.holdings.seal(object, 4096).unwrap())
+    }
 }
 
 #[test]
@@ -392,6 +408,35 @@ fn a_member_that_is_still_joining_in_the_directorys_store_joins_anew() {
     assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
     assert_eq!(disk.state(node).2, 2);
     member.beat();
+    assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
+    assert_eq!(member.holdings.all().len(), 2);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_long_list_is_judged_by_what_its_last_part_tells() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-long-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let mut member = Member::new(&disk, &folder);
+    let node = member.membership.node;
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    // The store is copied while a put is going on, which ends well, and is put back when more has been put.
+    let (going_on, digest) = member.put_almost("one");
+    let old = disk.state.lock().unwrap().0.clone();
+    member.puts.seal(going_on, 4096, digest).unwrap();
+    let later = member.put("two");
+    disk.state.lock().unwrap().0 = old;
+    member.is_lost(&disk);
+    member.membership.part = 1;
+    assert_eq!(member.try_beat().unwrap_err().code, errno::ESTALE);
+    assert!(matches!(disk.state(node).0, MemberState::Joining { .. }));
+    for adoption in [Adoption::Refused, Adoption::Newer] {
+        for object in [going_on, later] {
+            assert!(member.holdings.find(object).is_ok_and(|holding| holding.is_sealed()), "{object}");
+        }
+        member.membership.adoption = adoption;
+        let _ = member.try_beat();
+    }
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
     fs::remove_dir_all(folder).unwrap();
