@@ -108,7 +108,9 @@ impl Draft<'_> {
 
     /// Notes that a copy was placed by a store that knew more.
     fn note(&mut self, held: &Held) {
+        let is_ungiven = self.is_ungiven(held.object, held.epoch);
         self.doubt(held.object, held.epoch);
+        self.doubt_epochs(is_ungiven);
         // By now it may be known that there was a newer store.
         if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
             self.forget_in_doubt(held.object);

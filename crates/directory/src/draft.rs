@@ -279,6 +279,15 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Doubts the epochs from here on where an earlier store is heard of for the first time, or once more, although no epoch tells it: it may
+    /// have given any of them, and what there is by now is of a time before that was known.
+    pub(crate) fn doubt_epochs(&mut self, is_once_more: bool) {
+        let next = self.meta.next_epoch;
+        if self.doubted_epochs.is_none_or(|doubted| is_once_more && doubted.end.0 < next) {
+            self.pass(Epoch(next));
+        }
+    }
+
     /// How to reach the homes of an object for which the condition holds.
     pub(crate) fn home_infos(
         &self,

@@ -510,6 +510,37 @@ fn a_put_that_was_given_up_and_may_have_ended_well_is_not_let_go_of_with_a_heart
 }
 
 #[test]
+fn evidence_that_shows_no_later_epoch_keeps_puts_that_were_given_up_as_well() {
+    for is_number in [true, false] {
+        let mut world = World::new();
+        world.put(&name(2), 1);
+        let (known, _) = world.bytes().pop_first().unwrap();
+        let old = world.put_and(&name(0), 1);
+        let (object, digest) = world.bytes().pop_last().unwrap();
+        let (home, other, _) = home_and_others(&world);
+        assert!(world.nodes[&home].contains_key(&object), "on the same node");
+        world.put_back(old);
+        // A number that was not given under an epoch that was, or other bytes under a number that was.
+        let known = world.nodes[&home][&known].clone();
+        let evidence = if is_number {
+            Found { object: ObjectId(90), ..known }
+        } else {
+            Found { digest: Some(ContentDigest([9; 32])), ..known }
+        };
+        world.nodes.get_mut(&other).unwrap().insert(evidence.object, evidence);
+        world.incarnation += 1;
+        assert_eq!(world.come(other, false), Come::Refused, "{is_number}");
+        // It gives the put up.
+        world.incarnation += 1;
+        assert_eq!(world.come(home, false), Come::Refused, "{is_number}");
+        assert!(world.nodes[&home].contains_key(&object), "{is_number}");
+        world.incarnation += 1;
+        assert_eq!(world.come(home, true), Come::Adopted(Vec::new()), "{is_number}");
+        assert!(world.can_read(object, digest), "{is_number}");
+    }
+}
+
+#[test]
 fn an_object_that_the_older_store_knows_is_wanted_as_often_as_before() {
     let mut world = World::new();
     world.put(&name(0), 1);
