@@ -120,6 +120,16 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError`] if the command is refused.
     pub fn plan(&self, now_ms: u64, command: &Command) -> Result<Plan, DirectoryError> {
+        self.plan_with(now_ms, command, |_| None)
+    }
+
+    /// The same with a change that keeps the answer.
+    fn plan_with(
+        &self,
+        now_ms: u64,
+        command: &Command,
+        keep: impl FnOnce(&Reply) -> Option<Change>,
+    ) -> Result<Plan, DirectoryError> {
         let now_ms = now_ms.max(self.last_ms);
         let slept_ms = self.slept_ms(now_ms);
         let extended;
@@ -133,7 +143,7 @@ impl Directory {
         let down = draft.expire();
         let reply = draft.execute(command, down)?;
         let has_passed = draft.has_passed();
-        let (changes, leases) = draft.finish();
+        let (changes, leases) = draft.finish(keep(&reply));
         Ok(Plan { revision: self.revision, now_ms, slept_ms, reply, changes, leases, has_passed })
     }
 
@@ -155,14 +165,10 @@ impl Directory {
             }
             Some(_) | None => {}
         }
-        let mut plan = self.plan(now_ms, command)?;
-        let reply = plan.reply.clone();
-        let answer = AnswerRecord { incarnation: id.incarnation, number: id.number, reply };
-        plan.changes.push(Change::Answer(slot, Some(answer)));
-        if !self.state.stored && !plan.changes.iter().any(|change| matches!(change, Change::Meta(_))) {
-            plan.changes.push(Change::Meta(self.state.meta));
-        }
-        Ok(plan)
+        self.plan_with(now_ms, command, |reply| {
+            let (incarnation, number) = asked;
+            Some(Change::Answer(slot, Some(AnswerRecord { incarnation, number, reply: reply.clone() })))
+        })
     }
 
     /// Refuses a request of a life that is neither the present one of its node, nor the next, which is about to join: all later

@@ -354,8 +354,8 @@ impl<'a> Draft<'a> {
         self.set_object(id, (!over).then_some(object));
     }
 
-    /// The changes in the order in which they are stored and committed: what goes before what comes.
-    pub(crate) fn finish(mut self) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
+    /// The changes in the order in which they are stored and committed: what goes before what comes, and the answer behind both, if it is kept.
+    pub(crate) fn finish(mut self, answer: Option<Change>) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
         let mut gone = self.changed_claims();
         let mut come = Vec::new();
         let is_gone = |node: &NodeId| matches!(self.members.get(node), Some(None));
@@ -399,6 +399,7 @@ impl<'a> Draft<'a> {
             }
         }
         gone.append(&mut come);
+        gone.extend(answer);
         let former = self.former.as_ref().unwrap_or(&self.state.former);
         self.meta.format = format_of(self.doubted, self.doubted_epochs, former);
         let (differs, epochs_differ) =

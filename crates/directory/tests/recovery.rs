@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Contradiction, Directory, FormerPool, Held, Placement, Record, RecoverError,
-    Reply, Settings, Table, Writer,
+    Command, ContentDigest, Contradiction, Directory, FormerPool, Held, Mutation, Placement, Record,
+    RecoverError, Reply, RequestId, Settings, Table, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 
@@ -158,8 +158,12 @@ fn a_store_of_a_later_release_is_refused_for_its_format_whatever_else_it_has() {
 }
 
 /// Records of a store that a command has changed.
-fn changed(mut records: Vec<Record>, command: &Command) -> Vec<Record> {
+fn changed(records: Vec<Record>, command: &Command) -> Vec<Record> {
     let (_, mutations) = recover(records.clone()).unwrap().apply(0, command).unwrap();
+    written(records, mutations)
+}
+
+fn written(mut records: Vec<Record>, mutations: Vec<Mutation>) -> Vec<Record> {
     for mutation in mutations {
         records.retain(|record| (record.table, &record.key) != (mutation.table, &mutation.key));
         let value = mutation.value;
@@ -205,23 +209,45 @@ fn a_store_has_the_format_that_says_which_releases_can_read_it() {
     assert_eq!(meta(&mut changed(plain, &remove)).1, 3);
 }
 
-#[test]
-fn records_that_stood_before_the_format_are_read_and_go_behind_it_with_the_first_change() {
-    let (told, adopt) = evidence();
-    let newer = changed(changed(records(), &told), &adopt);
-    let mut older = newer.clone();
+/// The same records as a release wrote them that had no format for them.
+fn before_the_format(newer: &[Record]) -> Vec<Record> {
+    let mut older = newer.to_vec();
     for record in older.iter_mut().filter(|record| record.table == Table::Meta) {
         if let Some(key) = record.key.strip_prefix(b"meta-") {
             record.key = key.to_vec();
         }
     }
     find(&mut older, Table::Meta, b"meta").value[0] = 3;
+    older
+}
+
+#[test]
+fn records_that_stood_before_the_format_are_read_and_go_behind_it_with_the_first_change() {
+    let (told, adopt) = evidence();
+    let newer = changed(changed(records(), &told), &adopt);
+    let older = before_the_format(&newer);
     let mut still = changed(older.clone(), &Command::Members);
     assert_eq!(meta(&mut still).1, 3, "a question writes nothing");
     let remove = Command::Remove { name: ObjectName::parse("x").unwrap(), object: None };
     let (mut moved, expected) = (changed(older, &remove), changed(newer, &remove));
     assert_eq!(meta(&mut moved).0, ["meta", "meta-doubted", "meta-doubted-epochs", "meta-former"]);
     assert_eq!(moved, expected, "nothing else differs");
+}
+
+#[test]
+fn a_request_of_which_nothing_but_its_answer_is_new_is_a_first_change_as_well() {
+    let (told, adopt) = evidence();
+    let newer = changed(changed(records(), &told), &adopt);
+    let older = before_the_format(&newer);
+    let id = RequestId { node: NodeId(3), incarnation: 1, slot: 0, number: 1 };
+    let once = |records: &[Record]| {
+        let plan = recover(records.to_vec()).unwrap().plan_once(0, id, &Command::Members).unwrap();
+        written(records.to_vec(), plan.mutations())
+    };
+    let (moved, expected) = (once(&older), once(&newer));
+    assert_eq!(meta(&mut moved.clone()).0, ["meta", "meta-doubted", "meta-doubted-epochs", "meta-former"]);
+    assert_eq!(moved, expected, "nothing else differs");
+    assert_ne!(moved, newer, "there is an answer");
 }
 
 #[test]
