@@ -5,8 +5,8 @@ use super::message::{
     Welcome, encode,
 };
 use super::{
-    Established, Features, HandshakeError, PeerLimits, PoolId, PoolKey, Role, Side, Ticket, VERSION_MAX,
-    VERSION_MIN, first_sequence, proof, same_proof,
+    Established, Features, HandshakeError, PeerLimits, PoolId, PoolKey, RefusalCode, Role, Side, Ticket,
+    VERSION_MAX, VERSION_MIN, first_sequence, proof, same_proof,
 };
 use crate::frame::{RUNS_MAX, printable};
 use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
@@ -104,7 +104,7 @@ impl ClientHandshake {
             }
         };
         let step = match (message.prefix.kind, self.welcome) {
-            (REFUSE, _) => return Err(HandshakeError::Refused(Refusal::from_body(message.body()))),
+            (REFUSE, _) => return Err(HandshakeError::Refused(refusal(&message))),
             (WELCOME, None) => ClientStep::Send(self.welcomed(&message)?),
             (READY, Some(welcome)) => ClientStep::Done(self.ready(&message, welcome)?),
             _ => return Err(HandshakeError::Malformed { what: "it is not the message that is due" }),
@@ -166,4 +166,18 @@ impl ClientHandshake {
             receive_sequence: first_sequence(key, Side::Server, &self.transcript),
         })
     }
+}
+
+/// Why the server refuses. Which versions it speaks stands in front of every message, so that its words, of its side, need not be read.
+fn refusal(message: &Message) -> Refusal {
+    let refusal = Refusal::from_body(message.body());
+    let (low, high) = (message.prefix.version_min.get(), message.prefix.version_max.get());
+    if refusal.code != RefusalCode::Version || (low <= VERSION_MAX && high >= VERSION_MIN) {
+        return refusal;
+    }
+    let older = if high < VERSION_MIN { "that node" } else { "this side" };
+    let text = format!(
+        "it speaks versions {low} to {high}, this side {VERSION_MIN} to {VERSION_MAX} (hint: upgrade {older})"
+    );
+    Refusal::new(RefusalCode::Version, text)
 }

@@ -160,6 +160,20 @@ fn versions_without_overlap_are_refused_with_both_ranges() {
 }
 
 #[test]
+fn a_server_of_other_versions_is_spoken_of_as_the_other_side() {
+    let own = PROTOCOL_VERSION;
+    for (low, high, upgrade) in [(own + 1, 9, "this side"), (1, own - 1, "that node")] {
+        let mut bytes = Refusal::new(RefusalCode::Version, "upgrade this node").to_bytes();
+        bytes[8..10].copy_from_slice(&low.to_le_bytes());
+        bytes[10..12].copy_from_slice(&high.to_le_bytes());
+        seal(&mut bytes);
+        let error = client(client_identity(None)).0.receive(&bytes).unwrap_err().to_string();
+        let both = format!("it speaks versions {low} to {high}, this side {own} to {own}");
+        assert!(error.contains(&both) && error.contains(&format!("upgrade {upgrade}")), "{error}");
+    }
+}
+
+#[test]
 fn a_later_version_may_say_more_and_is_understood() {
     let (_, mut hello) = client(client_identity(None));
     hello.extend_from_slice(&[7; 100]);
