@@ -186,12 +186,13 @@ impl Puts {
         (other, to): (ObjectId, ObjectName),
     ) -> Result<(), Refused> {
         for put in [object, other] {
-            if self.find(put)?.user != Some(user) {
-                let text = format!(
-                    "another user puts {put} (hint: a put exchanges its name with another one of the same user)"
-                );
-                return Err(Refused::new(errno::EACCES, text));
-            }
+            let why = match self.find(put)?.user {
+                Some(whose) if whose == user => continue,
+                Some(_) => "is put by another user",
+                None => "is a region that is being made",
+            };
+            let hint = "a put exchanges its name with another one of the same user";
+            return Err(Refused::new(errno::EACCES, format!("{put} {why} (hint: {hint})")));
         }
         let target = OnTarget::Exchange(other);
         self.directory.apply(&Command::Rename { from: from.clone(), to: to.clone(), object, target })?;

@@ -330,6 +330,10 @@ fn a_put_exchanges_its_name_with_another_one_of_its_user_alone() {
     ] {
         assert_eq!(exchange(user, one, other).unwrap_err().code, errno::EACCES);
     }
+    let region = ObjectName::parse("region").unwrap();
+    let (made, _) = member.puts.begin_region(&region, 4096, Placement::Policy).unwrap();
+    let refused = exchange(1000, (mine, &hidden), (made, &region)).unwrap_err();
+    assert!(refused.text.contains("is a region that is being made"), "{refused}");
     exchange(1000, (mine, &hidden), (wanted, &name)).unwrap();
     for (name, object) in [(name, mine), (hidden, wanted), (their_name, theirs)] {
         assert_eq!(name_of(object), name);
