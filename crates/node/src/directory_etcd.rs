@@ -321,10 +321,16 @@ impl EtcdDirectory {
                 let text = format!("the directory answered {other:?}");
                 Err(Unanswered::Refused(Refused::new(errno::EIO, text)))
             }
-            Err(error) if matches!(error.code, errno::EHOSTUNREACH | errno::ESTALE | errno::ETIMEDOUT) => {
+            // A leader of another release takes no requests of this node; the next one may be of this one.
+            Err(error)
+                if matches!(
+                    error.code,
+                    errno::EHOSTUNREACH | errno::ESTALE | errno::ETIMEDOUT | errno::EPROTO
+                ) =>
+            {
                 let why =
                     format!("node {} at {} leads it, as far as known: {error}", leader.name, leader.address);
-                Err(Unanswered::Later(with(why, trouble), true))
+                Err(Unanswered::Later(with(why, trouble), error.code != errno::EPROTO))
             }
             Err(error) if error.code == errno::EIO && id.is_none() => {
                 Err(Unanswered::Later(error.text, false))

@@ -149,8 +149,12 @@ impl DirectoryLink {
     }
 }
 
-/// What is said where the node that hosts the directory does not answer: who reads an object next to them would not think of it.
+/// What is said where the node that hosts the directory does not answer, or takes no question: who reads an object next to them would not
+/// think of it.
 fn unanswered(refused: Refused, address: &str) -> Refused {
+    if refused.code == errno::EPROTO {
+        return Refused::new(errno::EPROTO, format!("the directory is of another release: {refused}"));
+    }
     if refused.code != errno::EHOSTUNREACH {
         return refused;
     }
@@ -245,6 +249,7 @@ mod tests {
             unanswered(FabricError::Handshake { address: "h:1".to_owned(), source }.into(), "h:1")
         };
         let text = refused(RefusalCode::Version).text;
+        assert!(text.starts_with("the directory is of another release: handshake with h:1 failed"), "{text}");
         assert!(text.contains("upgrade this node") && !text.contains("start the node"), "{text}");
         let text = refused(RefusalCode::Stopping).text;
         assert!(text.contains("start the node at h:1 again"), "{text}");
