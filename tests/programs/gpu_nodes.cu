@@ -498,8 +498,70 @@ static void switched() {
     REFUSED(cudaGraphNodeSetEnabled(again, kernel, 0), cudaErrorInvalidValue);
 }
 
+// fill, two kernels behind it; behind a node that is taken out again, so that they have other numbers (`is_moved`).
+struct three {
+    cudaGraph_t graph;
+    cudaGraphNode_t fill, first, second;
+
+    three(int * numbers, int by_first, int by_second, bool is_moved) {
+        void *of_first[] = { &numbers, &by_first }, *of_second[] = { &numbers, &by_second };
+        auto filled = of_fill(numbers, 1);
+        cudaGraphNodeParams nothing = { cudaGraphNodeTypeEmpty };
+        cudaGraphNode_t gone;
+        GOOD(cudaGraphCreate(&graph, 0));
+        if (is_moved) {
+            GOOD(cudaGraphAddNode(&gone, graph, nullptr, nullptr, 0, &nothing));
+            GOOD(cudaGraphDestroyNode(gone));
+        }
+        GOOD(cudaGraphAddNode(&fill, graph, nullptr, nullptr, 0, &filled));
+        auto launched = of_kernel(of_first);
+        GOOD(cudaGraphAddNode(&first, graph, &fill, nullptr, 1, &launched));
+        launched = of_kernel(of_second);
+        GOOD(cudaGraphAddNode(&second, graph, &first, nullptr, 1, &launched));
+    }
+};
+
+// The nodes of an instance are those of the graph that it was instantiated from, as that was then. What is off stays off in an update with as many nodes of the same
+// kinds, whatever their numbers, and is on again after any other.
+static void carried() {
+    int *numbers = numbers_of(0), thousand = 1000;
+    void * by_thousand[] = { &numbers, &thousand };
+    three own(numbers, 10, 100, false), moved(numbers, 20, 200, true);
+    cudaGraphExec_t exec;
+    const auto gives = [&](int right) {
+        run(exec, cudaStreamPerThread);
+        EXPECT(first_of(numbers) == right);
+    };
+    GOOD(cudaGraphInstantiate(&exec, own.graph, 0));
+    GOOD(cudaGraphNodeSetEnabled(exec, own.first, 0));
+    gives(101);
+    GOOD(cudaGraphExecUpdate(exec, moved.graph, nullptr));
+    gives(201);
+    unsigned told;
+    EXPECT(!is_on(exec, own.first) && is_on(exec, own.second));
+    REFUSED(cudaGraphNodeSetEnabled(exec, moved.first, 1), cudaErrorInvalidValue);
+    REFUSED(cudaGraphNodeGetEnabled(exec, moved.first, &told), cudaErrorInvalidValue);
+    GOOD(cudaGraphNodeSetEnabled(exec, own.first, 1));
+    gives(221);
+    auto launched = of_kernel(by_thousand);
+    GOOD(cudaGraphExecNodeSetParams(exec, own.first, &launched));
+    gives(1201);
+    REFUSED(cudaGraphExecNodeSetParams(exec, moved.first, &launched), cudaErrorInvalidValue);
+    // What the graph was given later is in no instance of before.
+    cudaGraphNode_t later;
+    GOOD(cudaGraphAddNode(&later, own.graph, &own.second, nullptr, 1, &launched));
+    REFUSED(cudaGraphNodeSetEnabled(exec, later, 0), cudaErrorInvalidValue);
+    REFUSED(cudaGraphNodeGetEnabled(exec, later, &told), cudaErrorInvalidValue);
+    REFUSED(cudaGraphExecNodeSetParams(exec, later, &launched), cudaErrorInvalidValue);
+    // Another graph altogether: all of it is done.
+    GOOD(cudaGraphNodeSetEnabled(exec, own.first, 0));
+    GOOD(cudaGraphExecUpdate(exec, own.graph, nullptr));
+    gives(1111);
+    EXPECT(is_on(exec, own.first) && is_on(exec, later));
+}
+
 int main(int count, char ** words) {
     const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver },
-        { "kinds", kinds }, { "switched", switched } };
+        { "kinds", kinds }, { "switched", switched }, { "carried", carried } };
     return run_parts(parts, count, words);
 }

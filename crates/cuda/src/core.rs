@@ -9,6 +9,7 @@ pub mod context;
 pub mod device;
 pub mod ending;
 pub mod event;
+mod exec_node;
 mod fork;
 pub mod graph;
 pub mod graph_memory;

@@ -13,10 +13,10 @@ use super::context::Owner;
 use super::event::EXTERNAL;
 use super::graph_memory::GraphMemory;
 use super::handle::Kind;
-use super::instance::{Definition, Place};
+use super::instance::{Definition, Place, Source};
 use super::launch::Geometry;
 use super::list::{HostCall, LaunchAttributes, List};
-use super::node::{Arguments, Content, Given, Hints, Node, NodeKind, Piece};
+use super::node::{Arguments, Content, Given, Hints, Node, NodeKind, Nodes, Piece};
 use super::session::Session;
 use super::stream::Stream;
 use super::user_object::{Kept, UserObject};
@@ -60,8 +60,8 @@ pub struct State {
 /// The node with a number of a session: its graph, and which one it is there.
 #[derive(Debug, Clone, Copy)]
 pub struct NodePlace {
-    graph: u32,
-    index: usize,
+    pub(super) graph: u32,
+    pub(super) index: usize,
 }
 
 impl Graph {
@@ -189,7 +189,7 @@ impl State {
     }
 
     /// Flags and clusters of the kernel that a node launches.
-    fn launch_attributes(&self, index: usize) -> Option<LaunchAttributes> {
+    pub(super) fn launch_attributes(&self, index: usize) -> Option<LaunchAttributes> {
         let (list, entries) = self.commands(index);
         entries.into_iter().find_map(|entry| list.launch_attributes_at(entry))
     }
@@ -235,7 +235,7 @@ pub(super) fn places_in(list: &List, pieces: Option<&[Piece]>) -> Vec<(usize, Ve
 }
 
 /// The stream of an entry that comes behind one of the stream `lane`: a function that is called is of whatever stream it comes behind.
-fn stream_in(lane: u32, list: &List, entry: usize) -> u32 {
+pub(super) fn stream_in(lane: u32, list: &List, entry: usize) -> u32 {
     let entry = &list.entries[entry];
     if entry.call.is_some() { lane } else { entry.stream }
 }
@@ -319,15 +319,17 @@ impl Session {
             return Ok(definition.clone());
         }
         let (place, objects) = (Place::of(graph, state.origin), state.all_objects());
-        let (list, pieces) = if state.is_changed {
+        let (list, pieces, nodes) = if state.is_changed {
             // What was captured since the last look is as much of it.
             state.see();
             let (list, pieces) = state.one_by_one(self.edge_event()?)?;
-            (list, Some(pieces))
+            let there = state.nodes.iter().enumerate().filter(|(_, node)| !node.is_gone);
+            (list, Some(pieces), Nodes::new(there.map(|(index, node)| (index, node.kind))))
         } else {
-            (state.list.clone(), None)
+            (state.list.clone(), None, Nodes::new(state.list.kinds().enumerate()))
         };
-        let made = self.define(&place, list, (pieces, BTreeSet::new()), (state.memory.clone(), objects))?;
+        let (list, off, memory) = (Arc::new(list), BTreeSet::new(), state.memory.clone());
+        let made = self.define(Source { place, list, nodes, pieces, off, memory, objects })?;
         Ok(state.definition.insert(made).clone())
     }
 
@@ -344,53 +346,7 @@ impl Session {
     /// # Errors
     /// There is no such instance; as [`instantiate`](Self::instantiate).
     pub fn update_exec(&self, exec: u32, graph: &Graph) -> Result<(), Code> {
-        let off = self.definition_of(exec)?.off.clone();
-        let definition = self.definition(graph)?;
-        if off.is_empty() {
-            self.update_instance(exec, &definition)
-        } else {
-            self.update_off(exec, &definition, off)
-        }
-    }
-
-    /// Makes an instance do what a definition says but for some nodes, which are those in the same places as in the graph that it was made of.
-    fn update_off(&self, exec: u32, does: &Definition, off: BTreeSet<usize>) -> Result<(), Code> {
-        let (list, pieces) = (List::clone(&does.list), does.pieces.clone());
-        let kept = (does.memory.clone(), does.objects.clone());
-        let definition = self.define(&does.place, list, (pieces, off), kept)?;
-        self.update_instance(exec, &definition)?;
-        self.drop_definition(&definition)
-    }
-
-    /// What an instance does, and which node of its graph a node is.
-    fn node_of_exec(&self, exec: u32, node: u32) -> Result<(Arc<Definition>, usize), Code> {
-        let place = *self.captures.nodes.get(node)?;
-        let kind = self.with_node(node, |_, state, index| Ok(state.kind(index)))?;
-        let does = self.definition_of(exec)?;
-        let can_be_off = matches!(kind, NodeKind::Kernel | NodeKind::Copy | NodeKind::Fill);
-        if does.place.graph != place.graph || !can_be_off {
-            return Err(INVALID_VALUE);
-        }
-        Ok((does, place.index))
-    }
-
-    /// Whether launches of an instance do what a node says.
-    ///
-    /// # Errors
-    /// There is no such node in the instance, or it is no kernel, copy or fill.
-    pub fn is_exec_node_on(&self, exec: u32, node: u32) -> Result<bool, Code> {
-        self.node_of_exec(exec, node).map(|(does, index)| !does.off.contains(&index))
-    }
-
-    /// Switches a node of an instance off, such that others wait for nothing but what it waits for, or on again.
-    ///
-    /// # Errors
-    /// As [`is_exec_node_on`](Self::is_exec_node_on), or the GPU node is gone.
-    pub fn switch_exec_node(&self, exec: u32, node: u32, is_on: bool) -> Result<(), Code> {
-        let (does, index) = self.node_of_exec(exec, node)?;
-        let mut off = does.off.clone();
-        let is_other = if is_on { off.remove(&index) } else { off.insert(index) };
-        if is_other { self.update_off(exec, &does, off) } else { Ok(()) }
+        self.update_instance(exec, &self.definition(graph)?)
     }
 
     /// The handles of all nodes of a graph.
@@ -548,75 +504,6 @@ impl Session {
         })
     }
 
-    /// Gives a node of an instance other commands; the graph stays as it is.
-    ///
-    /// # Errors
-    /// There is no such node in the instance, or it is of another kind.
-    pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
-        let place = *self.captures.nodes.get(node)?;
-        let (kind, attributes) = self.with_node(node, |_, state, index| {
-            Ok((state.nodes[index].kind, state.launch_attributes(index)))
-        })?;
-        if kind != with.kind {
-            return Err(INVALID_VALUE);
-        }
-        let mut with = with.clone();
-        if let Some(attributes) = attributes {
-            with.keep_attributes(attributes)?;
-        }
-        let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
-        let does = self.definition_of(exec)?;
-        let of_list = |definition: &Definition| {
-            // The command itself stands behind the settings that it takes with it.
-            let is_command = |entry: &&usize| definition.list.frame(**entry).0 != BlasSet::WORD;
-            let places = places_in(&definition.list, None).into_iter();
-            places
-                .filter_map(|(node, entries)| {
-                    entries.iter().find(is_command).map(|first| Piece { node, first: *first, count: 1 })
-                })
-                .collect::<Vec<_>>()
-        };
-        if does.place.graph != place.graph {
-            return Err(INVALID_VALUE);
-        }
-        let pieces = does.pieces.clone().unwrap_or_else(|| of_list(&does));
-        let piece = *pieces.iter().find(|piece| piece.node == place.index).ok_or(INVALID_VALUE)?;
-        let mut new = List::default();
-        (0..piece.first).for_each(|entry| new.push_frame(&does.list, entry));
-        let lane = does.list.entries.get(piece.first).map_or(does.place.origin, |entry| entry.stream);
-        let event = self.edge_event()?;
-        for entry in 0..list.entries.len() {
-            let stream = stream_in(lane, list, entry);
-            if stream != lane {
-                new.switch(event, lane, stream)?;
-            }
-            new.push_frame_in(list, entry, stream);
-            if stream != lane {
-                new.switch(event, stream, lane)?;
-            }
-        }
-        let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
-        (piece.first + piece.count..does.list.entries.len())
-            .for_each(|entry| new.push_frame(&does.list, entry));
-        let moved = pieces.iter().map(|one| {
-            if one.first > piece.first {
-                Piece { first: one.first.saturating_add_signed(grown), ..*one }
-            } else if one.node == piece.node {
-                Piece { count: piece.count.saturating_add_signed(grown), ..*one }
-            } else {
-                *one
-            }
-        });
-        // What the node had before is kept, as another node may have it, too.
-        let mut memory = does.memory.clone();
-        memory.extend(&with.memory);
-        let objects = does.objects.iter().chain(&with.objects).cloned().collect();
-        let where_now = (Some(moved.collect()), does.off.clone());
-        let definition = self.define(&does.place, new, where_now, (memory, objects))?;
-        self.update_instance(exec, &definition)?;
-        self.drop_definition(&definition)
-    }
-
     /// Puts nodes behind others, or takes that back (`is_removal`).
     ///
     /// # Errors
@@ -738,7 +625,7 @@ impl Session {
     /// # Errors
     /// As [`instantiate`](Self::instantiate).
     pub fn list_of(&self, graph: &Graph) -> Result<List, Code> {
-        self.definition(graph).map(|definition| List::clone(&definition.list))
+        self.definition(graph).map(|definition| List::clone(&definition.source.list))
     }
 
     /// The kernel that a node launches: what the program calls it, how, and with which arguments.

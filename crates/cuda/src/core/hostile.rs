@@ -733,7 +733,12 @@ fn a_kernel_of_a_graph_has_its_clusters_also_with_other_parameters() {
             let launch = Launch::take(body);
             (launch.grid[0], launch.block[0], launch.cluster, launch.flags)
         };
-        assert_eq!(of(&session.definition_of(exec).unwrap().list), (8, 64, [2, 1, 1], flags));
+        session
+            .with_instance(exec, |does, _| {
+                assert_eq!(of(&does.definition().done), (8, 64, [2, 1, 1], flags));
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(of(&session.list_of(&graph).unwrap()), (6, 64, [2, 1, 1], flags));
         assert_eq!(session.change_node(node, other(7)), Err(INVALID_VALUE), "no whole clusters");
         assert_eq!(session.change_exec_node(exec, node, &other(7)), Err(INVALID_VALUE));

@@ -22,7 +22,7 @@ use super::graph_memory::GraphMemory;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
 use super::list::{HostCall, HostCopy, List, Run};
-use super::node::{Node, Piece};
+use super::node::{Node, Nodes, Piece};
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
@@ -69,23 +69,41 @@ enum Step {
     Call(HostCall),
 }
 
-/// All that a graph does, as it was when it was made ready.
-#[derive(Debug)]
-pub struct Definition {
+/// What a graph does.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
     pub(super) place: Place,
     /// All commands, those of nodes that are switched off among them.
     pub(super) list: Arc<List>,
-    /// The commands that a launch does.
-    pub(super) done: Arc<List>,
-    steps: Vec<Step>,
+    pub(super) nodes: Nodes,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
     pub(super) pieces: Option<Vec<Piece>>,
-    /// Nodes that are switched off.
+    /// Nodes that are switched off, by how many are in front of each.
     pub(super) off: BTreeSet<usize>,
     /// What each launch allocates and frees.
     pub(super) memory: GraphMemory,
     /// Objects of the program that are there as long as this is.
     pub(super) objects: Vec<Arc<UserObject>>,
+}
+
+impl Source {
+    /// The commands that a launch does.
+    fn done(&self) -> Arc<List> {
+        if self.off.is_empty() {
+            return self.list.clone();
+        }
+        let off = self.off.iter().filter_map(|rank| self.nodes.at(*rank)).collect();
+        Arc::new(self.list.without(self.pieces.as_deref(), &off))
+    }
+}
+
+/// All that a graph does, as it was when it was made ready.
+#[derive(Debug)]
+pub struct Definition {
+    pub(super) source: Source,
+    /// The commands that a launch does.
+    pub(super) done: Arc<List>,
+    steps: Vec<Step>,
 }
 
 impl Definition {
@@ -107,10 +125,34 @@ impl Definition {
 pub struct Instance {
     flags: u64,
     /// What it does; nothing when it has ended.
-    does: Mutex<Option<Arc<Made>>>,
+    does: Mutex<Option<Does>>,
     /// The last launch. Locked as long as one is made, so that what it needs is not mixed with that of another one; whoever changes or ends the instance
     /// meanwhile does not wait, as the functions that the launch calls may wait for that.
     last: Mutex<Option<Last>>,
+}
+
+/// What an instance does.
+#[derive(Debug)]
+pub(super) struct Does {
+    made: Arc<Made>,
+    /// The graph that it was instantiated from, and the nodes which that had then: programs name those.
+    graph: u32,
+    nodes: Nodes,
+}
+
+impl Does {
+    /// What launches do.
+    pub(super) fn definition(&self) -> &Arc<Definition> {
+        &self.made.definition
+    }
+
+    /// How many nodes of the instance are in front of a node of a graph.
+    ///
+    /// # Errors
+    /// The instance has no such node.
+    pub(super) fn rank(&self, graph: u32, index: usize) -> Result<usize, Code> {
+        self.nodes.rank(index).filter(|_| self.graph == graph).ok_or(INVALID_VALUE)
+    }
 }
 
 /// A definition, ready to be launched. A launch has it until it is over, whatever the instance does by then.
@@ -143,7 +185,15 @@ impl Instance {
     /// # Errors
     /// As [`locked`], or it has ended.
     fn made(&self) -> Result<Arc<Made>, Code> {
-        locked(&self.does)?.clone().ok_or(INVALID_HANDLE)
+        self.with(|does| Ok(does.made.clone()))
+    }
+
+    /// Calls `work` with what it does.
+    ///
+    /// # Errors
+    /// As [`locked`], it has ended, or what `work` says.
+    fn with<T>(&self, work: impl FnOnce(&mut Does) -> Result<T, Code>) -> Result<T, Code> {
+        work(locked(&self.does)?.as_mut().ok_or(INVALID_HANDLE)?)
     }
 }
 
@@ -187,16 +237,8 @@ impl Session {
     ///
     /// # Errors
     /// A run is too long for a graph, or the node is gone.
-    pub(super) fn define(
-        &self,
-        place: &Place,
-        list: List,
-        (pieces, off): (Option<Vec<Piece>>, BTreeSet<usize>),
-        (memory, objects): (GraphMemory, Vec<Arc<UserObject>>),
-    ) -> Result<Arc<Definition>, Code> {
-        let list = Arc::new(list);
-        let done =
-            if off.is_empty() { list.clone() } else { Arc::new(list.without(pieces.as_deref(), &off)) };
+    pub(super) fn define(&self, source: Source) -> Result<Arc<Definition>, Code> {
+        let (done, place) = (source.done(), &source.place);
         let steps = if done.has_steps() {
             let step = |run| match run {
                 Run::Commands(list) => self.instances.part(place, Arc::new(list)),
@@ -206,7 +248,7 @@ impl Session {
         } else {
             vec![self.instances.part(place, done.clone())]
         };
-        Ok(Arc::new(Definition { place: *place, list, done, steps, pieces, off, memory, objects }))
+        Ok(Arc::new(Definition { source, done, steps }))
     }
 
     /// Sends what the node has to know of a definition, once.
@@ -281,9 +323,12 @@ impl Session {
         let mut name = 0;
         self.instances.execs.add(|number| {
             name = number;
-            let made = Made { definition: graph.clone(), names: self.instantiate_parts(graph, flags)? };
-            self.hold(&graph.memory);
-            Ok(Instance { flags, does: Mutex::new(Some(Arc::new(made))), last: Mutex::default() })
+            let names = self.instantiate_parts(graph, flags)?;
+            let made = Arc::new(Made { definition: graph.clone(), names });
+            let Source { place, nodes, memory, .. } = &graph.source;
+            self.hold(memory);
+            let does = Does { made, graph: place.graph, nodes: nodes.clone() };
+            Ok(Instance { flags, does: Mutex::new(Some(does)), last: Mutex::default() })
         })?;
         Ok(name)
     }
@@ -298,23 +343,62 @@ impl Session {
         Ok(exec)
     }
 
-    /// Makes an instance do what a definition says, from the next launch on.
+    /// Makes an instance do what a graph does, from the next launch on. What is switched off stays so if the graph has as many nodes as it had, of the same
+    /// kinds; else nothing is, and the nodes of the instance are those of the graph from then on.
     ///
     /// # Errors
     /// There is no such instance, a function of the program calls this, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
+        self.with_instance(exec, |does, flags| {
+            let Source { place, nodes, .. } = &graph.source;
+            let off = &does.definition().source.off;
+            if !does.nodes.are_like(nodes) {
+                self.make(does, graph.clone(), flags)?;
+                (does.graph, does.nodes) = (place.graph, nodes.clone());
+                return Ok(());
+            }
+            if off.is_empty() {
+                return self.make(does, graph.clone(), flags);
+            }
+            let off = off.clone();
+            self.change_instance(does, Source { off, ..graph.source.clone() }, flags)
+        })
+    }
+
+    /// Calls `work` with what an instance does and its flags.
+    ///
+    /// # Errors
+    /// There is no such instance, a function of the program calls this, or what `work` says.
+    pub(super) fn with_instance<T>(
+        &self,
+        exec: u32,
+        work: impl FnOnce(&mut Does, u64) -> Result<T, Code>,
+    ) -> Result<T, Code> {
         let exec = self.instances.execs.get(exec)?;
-        let mut does = locked(&exec.does)?;
-        let does = does.as_mut().ok_or(INVALID_HANDLE)?;
-        self.send_definition(graph)?;
-        let names = match Arc::get_mut(does) {
-            Some(made) => self.update_parts(std::mem::take(&mut made.names), graph, exec.flags)?,
+        exec.with(|does| work(does, exec.flags))
+    }
+
+    /// Has an instance do what no graph does.
+    ///
+    /// # Errors
+    /// As [`define`](Self::define).
+    pub(super) fn change_instance(&self, does: &mut Does, to: Source, flags: u64) -> Result<(), Code> {
+        let definition = self.define(to)?;
+        self.make(does, definition.clone(), flags)?;
+        self.drop_definition(&definition)
+    }
+
+    /// Has the node know what an instance is to do.
+    fn make(&self, does: &mut Does, definition: Arc<Definition>, flags: u64) -> Result<(), Code> {
+        self.send_definition(&definition)?;
+        let names = match Arc::get_mut(&mut does.made) {
+            Some(made) => self.update_parts(std::mem::take(&mut made.names), &definition, flags)?,
             // A launch by another thread goes on with what it has.
-            None => self.instantiate_parts(graph, exec.flags)?,
+            None => self.instantiate_parts(&definition, flags)?,
         };
-        self.hold(&graph.memory);
-        let made = Arc::new(Made { definition: graph.clone(), names });
-        self.let_go(std::mem::replace(does, made))
+        self.hold(&definition.source.memory);
+        let made = Arc::new(Made { definition, names });
+        self.let_go(std::mem::replace(&mut does.made, made))
     }
 
     /// Has instances at the node do what the parts of a definition say, and makes or ends some if these are more or fewer.
@@ -334,15 +418,7 @@ impl Session {
     fn let_go(&self, made: Arc<Made>) -> Result<(), Code> {
         let Some(made) = Arc::into_inner(made) else { return Ok(()) };
         made.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
-        self.release(&made.definition.memory)
-    }
-
-    /// What an instance does.
-    ///
-    /// # Errors
-    /// There is no such instance, or a function of the program calls this.
-    pub(super) fn definition_of(&self, exec: u32) -> Result<Arc<Definition>, Code> {
-        Ok(self.instances.execs.get(exec)?.made()?.definition.clone())
+        self.release(&made.definition.source.memory)
     }
 
     /// Whether there is such an instance.
@@ -362,8 +438,8 @@ impl Session {
             return Err(NOT_PERMITTED);
         }
         let gone = self.instances.execs.remove(exec)?;
-        let made = locked(&gone.does)?.take();
-        made.map_or(Ok(()), |made| self.let_go(made))
+        let does = locked(&gone.does)?.take();
+        does.map_or(Ok(()), |does| self.let_go(does.made))
     }
 
     /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
@@ -372,8 +448,9 @@ impl Session {
     /// The node is gone.
     pub(super) fn destroy_execs_of(&self, owner: Owner) -> Result<(), Code> {
         for (number, exec) in self.instances.execs.numbered() {
-            let is_meant =
-                locked(&exec.does)?.as_ref().is_some_and(|made| made.definition.place.owner == owner);
+            let is_meant = locked(&exec.does)?
+                .as_ref()
+                .is_some_and(|does| does.definition().source.place.owner == owner);
             if is_meant {
                 self.destroy_exec(number)?;
             }
@@ -396,7 +473,7 @@ impl Session {
     pub fn launch_exec(&'static self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
-            let does = exec.made()?.definition.clone();
+            let does = exec.with(|does| Ok(does.definition().clone()))?;
             let graph = self.captured_graph(stream)?.ok_or(INVALID_VALUE)?;
             return self.add_captured(&graph, stream.number, Node::child(&does));
         }
@@ -426,7 +503,7 @@ impl Session {
             }
         }
         drop(launching);
-        let memory = &made.definition.memory;
+        let memory = &made.definition.source.memory;
         if memory.is_none() { Ok(()) } else { self.note_launched(memory) }
     }
 

@@ -11,7 +11,7 @@ use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 use super::event::EXTERNAL;
 use super::graph::places_in;
 use super::inbox::Destination;
-use super::node::Piece;
+use super::node::{NodeKind, Piece};
 use super::outbox::Tail;
 use crate::code::{Code, INVALID_VALUE, NO_MEMORY};
 
@@ -210,6 +210,12 @@ impl List {
         }
         finish(&mut run, &mut lane, &mut runs)?;
         Ok(runs)
+    }
+
+    /// What the nodes do that are made of a list as it was captured.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = NodeKind> {
+        let is_node = |index: &usize| !self.is_edge(*index) && self.frame(*index).0 != BlasSet::WORD;
+        (0..self.entries.len()).filter(is_node).map(|index| NodeKind::of_word(self.frame(index).0))
     }
 
     /// Whether a command does nothing but have commands of the list wait for others.

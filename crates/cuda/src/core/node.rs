@@ -136,7 +136,7 @@ impl Node {
     /// A node with all that another graph does, as it is sent.
     #[must_use]
     pub(super) fn child(definition: &Definition) -> Self {
-        let (memory, objects) = (definition.memory.clone(), definition.objects.clone());
+        let (memory, objects) = (definition.source.memory.clone(), definition.source.objects.clone());
         Self { memory, objects, ..Self::own(NodeKind::Graph, List::clone(&definition.done), Given::Nothing) }
     }
 
@@ -161,6 +161,33 @@ impl Node {
     fn with(kind: NodeKind, content: Content, dependencies: Vec<usize>, given: Given) -> Self {
         let (memory, hints, objects) = (GraphMemory::default(), Hints::new(), Vec::new());
         Self { handle: None, kind, dependencies, content, given, memory, hints, objects, is_gone: false }
+    }
+}
+
+/// The nodes of a graph that are there, in their order: which one each is, and what it does.
+#[derive(Debug, Clone)]
+pub struct Nodes(Arc<[(usize, NodeKind)]>);
+
+impl Nodes {
+    /// By which one each is, the smallest first.
+    pub(super) fn new(all: impl Iterator<Item = (usize, NodeKind)>) -> Self {
+        Self(all.collect())
+    }
+
+    /// How many of them are in front of a node of the graph.
+    pub(super) fn rank(&self, index: usize) -> Option<usize> {
+        self.0.binary_search_by_key(&index, |(index, _)| *index).ok()
+    }
+
+    /// Which node of the graph has so many in front of it.
+    pub(super) fn at(&self, rank: usize) -> Option<usize> {
+        self.0.get(rank).map(|(index, _)| *index)
+    }
+
+    /// Whether the others are as many and do the same, whatever their numbers.
+    pub(super) fn are_like(&self, others: &Self) -> bool {
+        let kinds = |nodes: &Self| nodes.0.iter().map(|(_, kind)| *kind).collect::<Vec<_>>();
+        self.0.len() == others.0.len() && kinds(self) == kinds(others)
     }
 }
 

@@ -1,0 +1,133 @@
+//! Nodes of instances: given other commands, and switched off and on. The graph stays as it is.
+
+use std::sync::Arc;
+
+use hinterland_proto::gpu::command::BlasSet;
+
+use super::graph::{places_in, stream_in};
+use super::instance::{Does, Source};
+use super::list::List;
+use super::node::{Content, Node, NodeKind, Piece};
+use super::session::Session;
+use crate::code::{Code, INVALID_VALUE};
+
+impl Source {
+    /// Where the nodes are in the list, in their order there: of one as it was captured, the command alone of each, which stands behind the settings that it takes
+    /// with it.
+    fn all_pieces(&self) -> Vec<Piece> {
+        let of_list = || {
+            let is_command = |entry: &&usize| self.list.frame(**entry).0 != BlasSet::WORD;
+            let piece = |(node, entries): (usize, Vec<usize>)| {
+                entries.iter().find(is_command).map(|first| Piece { node, first: *first, count: 1 })
+            };
+            places_in(&self.list, None).into_iter().filter_map(piece).collect()
+        };
+        self.pieces.clone().unwrap_or_else(of_list)
+    }
+
+    /// The same with other commands for a node; streams of the list wait for each other by the event.
+    ///
+    /// # Errors
+    /// There is no such node, or the list would be longer than a graph may be.
+    fn with_commands(&self, node: usize, list: &List, event: u32) -> Result<Self, Code> {
+        let pieces = self.all_pieces();
+        let piece = *pieces.iter().find(|piece| piece.node == node).ok_or(INVALID_VALUE)?;
+        let mut new = List::default();
+        (0..piece.first).for_each(|entry| new.push_frame(&self.list, entry));
+        let lane = self.list.entries.get(piece.first).map_or(self.place.origin, |entry| entry.stream);
+        for entry in 0..list.entries.len() {
+            let stream = stream_in(lane, list, entry);
+            if stream != lane {
+                new.switch(event, lane, stream)?;
+            }
+            new.push_frame_in(list, entry, stream);
+            if stream != lane {
+                new.switch(event, stream, lane)?;
+            }
+        }
+        let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
+        (piece.first + piece.count..self.list.entries.len())
+            .for_each(|entry| new.push_frame(&self.list, entry));
+        let moved = pieces.iter().map(|one| {
+            if one.first > piece.first {
+                Piece { first: one.first.saturating_add_signed(grown), ..*one }
+            } else if one.node == piece.node {
+                Piece { count: piece.count.saturating_add_signed(grown), ..*one }
+            } else {
+                *one
+            }
+        });
+        Ok(Self { list: Arc::new(new), pieces: Some(moved.collect()), ..self.clone() })
+    }
+}
+
+impl Session {
+    /// Calls `work` with what an instance does, its flags, and how many of its nodes are in front of one.
+    fn with_exec_node<T>(
+        &self,
+        exec: u32,
+        node: u32,
+        work: impl FnOnce(&mut Does, u64, usize) -> Result<T, Code>,
+    ) -> Result<T, Code> {
+        let place = *self.captures.nodes.get(node)?;
+        self.with_instance(exec, |does, flags| {
+            let rank = does.rank(place.graph, place.index)?;
+            work(does, flags, rank)
+        })
+    }
+
+    fn check_can_be_off(&self, node: u32) -> Result<(), Code> {
+        match self.with_node(node, |_, state, index| Ok(state.kind(index)))? {
+            NodeKind::Kernel | NodeKind::Copy | NodeKind::Fill => Ok(()),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+
+    /// Whether launches of an instance do what a node says.
+    ///
+    /// # Errors
+    /// There is no such node in the instance, or it is no kernel, copy or fill.
+    pub fn is_exec_node_on(&self, exec: u32, node: u32) -> Result<bool, Code> {
+        self.check_can_be_off(node)?;
+        self.with_exec_node(exec, node, |does, _, rank| Ok(!does.definition().source.off.contains(&rank)))
+    }
+
+    /// Switches a node of an instance off, such that others wait for nothing but what it waits for, or on again.
+    ///
+    /// # Errors
+    /// As [`is_exec_node_on`](Self::is_exec_node_on), or the GPU node is gone.
+    pub fn switch_exec_node(&self, exec: u32, node: u32, is_on: bool) -> Result<(), Code> {
+        self.check_can_be_off(node)?;
+        self.with_exec_node(exec, node, |does, flags, rank| {
+            let mut to = does.definition().source.clone();
+            let is_other = if is_on { to.off.remove(&rank) } else { to.off.insert(rank) };
+            if is_other { self.change_instance(does, to, flags) } else { Ok(()) }
+        })
+    }
+
+    /// Gives a node of an instance other commands; the graph stays as it is.
+    ///
+    /// # Errors
+    /// There is no such node in the instance, or it is of another kind.
+    pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
+        let (kind, attributes) =
+            self.with_node(node, |_, state, index| Ok((state.kind(index), state.launch_attributes(index))))?;
+        if kind != with.kind {
+            return Err(INVALID_VALUE);
+        }
+        let mut with = with.clone();
+        if let Some(attributes) = attributes {
+            with.keep_attributes(attributes)?;
+        }
+        let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
+        let event = self.edge_event()?;
+        self.with_exec_node(exec, node, |does, flags, rank| {
+            let source = &does.definition().source;
+            let mut to = source.with_commands(source.nodes.at(rank).ok_or(INVALID_VALUE)?, list, event)?;
+            // What the node had before is kept, as another node may have it, too.
+            to.memory.extend(&with.memory);
+            to.objects.extend(with.objects.iter().cloned());
+            self.change_instance(does, to, flags)
+        })
+    }
+}
