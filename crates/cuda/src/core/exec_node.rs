@@ -131,3 +131,6 @@ impl Session {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

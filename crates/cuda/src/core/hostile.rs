@@ -31,7 +31,7 @@ use crate::code::{ALREADY_MAPPED, Code, INVALID_HANDLE, INVALID_VALUE, UNAVAILAB
 pub(super) mod mutate;
 use mutate::{Random, mutate as change, rounds};
 
-const HERE: Owner = Owner::primary(0);
+pub(super) const HERE: Owner = Owner::primary(0);
 const GRANULE: u64 = 2 << 20;
 /// Device memory of a session, and bytes on each side of a buffer that nobody may touch.
 const MEMORY: u64 = 8 * GRANULE;
@@ -266,6 +266,15 @@ pub(super) fn with_honest_node(work: impl FnOnce(&Session)) {
         drop(session);
         node.join().unwrap();
     });
+}
+
+/// The same with a session that stays, as threads of it do.
+pub(super) fn with_lasting_session(work: impl FnOnce(&'static Session)) {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    std::thread::spawn(move || be_node(Random::new(0), theirs, 0));
+    work(Box::leak(Box::new(Session::new(welcome(), sender, receiver).unwrap())));
 }
 
 /// Ends the tests if a round hangs.
@@ -683,7 +692,7 @@ ret;
 }
 ";
 
-fn load(session: &Session) -> (u32, Arc<Kernel>) {
+pub(super) fn load(session: &Session) -> (u32, Arc<Kernel>) {
     // SAFETY: text that ends with a zero byte.
     let binary = unsafe { Binary::copy_of(CODE.as_ptr().cast()) }.unwrap();
     let number = session.modules.add_binary(binary).unwrap();

@@ -161,6 +161,8 @@ struct Made {
     definition: Arc<Definition>,
     /// What the node calls an instance of each of its parts.
     names: Vec<u32>,
+    /// How many the instance had before.
+    serial: u64,
 }
 
 /// A launch.
@@ -168,8 +170,8 @@ struct Made {
 struct Last {
     stream: Arc<Stream>,
     is_split: bool,
-    /// The first of its names at the node.
-    name: Option<u32>,
+    /// That of what it had.
+    serial: u64,
 }
 
 /// # Errors
@@ -324,7 +326,7 @@ impl Session {
         self.instances.execs.add(|number| {
             name = number;
             let names = self.instantiate_parts(graph, flags)?;
-            let made = Arc::new(Made { definition: graph.clone(), names });
+            let made = Arc::new(Made { definition: graph.clone(), names, serial: 0 });
             let Source { place, nodes, memory, .. } = &graph.source;
             self.hold(memory);
             let does = Does { made, graph: place.graph, nodes: nodes.clone() };
@@ -397,7 +399,7 @@ impl Session {
             None => self.instantiate_parts(&definition, flags)?,
         };
         self.hold(&definition.source.memory);
-        let made = Arc::new(Made { definition, names });
+        let made = Arc::new(Made { definition, names, serial: does.made.serial + 1 });
         self.let_go(std::mem::replace(&mut does.made, made))
     }
 
@@ -507,21 +509,22 @@ impl Session {
         if memory.is_none() { Ok(()) } else { self.note_launched(memory) }
     }
 
-    /// Has a launch be behind the one before it, which CUDA promises also where that was in another stream. The node sees to it for one list that it has under the
-    /// same name; else this waits.
+    /// Has a launch be behind the one before it, which CUDA promises also where that was in another stream. The node sees to it for one list that has not changed,
+    /// as its driver knows one instance then; else this waits.
     fn order_launch(&self, last: &mut Option<Last>, made: &Made, stream: &Arc<Stream>) -> Result<(), Code> {
-        let (is_split, name) = (made.definition.is_split(), made.names.first().copied());
+        let (is_split, serial) = (made.definition.is_split(), made.serial);
         if let Some(last) = last
             && !Arc::ptr_eq(&last.stream, stream)
-            && (is_split || last.is_split || last.name != name)
+            && (is_split || last.is_split || last.serial != serial)
         {
             self.wait_callbacks(&last.stream)?;
             self.wait_end(&last.stream)?;
         }
-        let is_like =
-            |last: &Last| Arc::ptr_eq(&last.stream, stream) && last.is_split == is_split && last.name == name;
+        let is_like = |last: &Last| {
+            Arc::ptr_eq(&last.stream, stream) && last.is_split == is_split && last.serial == serial
+        };
         if !last.as_ref().is_some_and(is_like) {
-            *last = Some(Last { stream: stream.clone(), is_split, name });
+            *last = Some(Last { stream: stream.clone(), is_split, serial });
         }
         Ok(())
     }
