@@ -107,6 +107,23 @@ for is_on, right in ((0, 12), (1, 66)):
     good(runtime.cudaGraphNodeSetEnabled(instance, POINTER(nodes[1]), is_on))
     good(runtime.cudaGraphLaunch(instance, first))
     assert seen() == right
+# A handle that has gone is not missed by an instance that is there, and neither is an instance changed that the GPU node would not take any more.
+own, lost, is_on = handle, POINTER(), ctypes.c_uint(7)
+good(blas.cublasCreate_v2(ctypes.byref(lost)))
+handle = lost
+good(blas.cublasSetStream_v2(handle, first))
+graph = captured(of_host, lambda: multiply(ctypes.byref(one), ctypes.byref(one)))
+instance = launched(graph)
+assert seen() == 12
+good(runtime.cudaGraphGetNodes(graph, nodes, ctypes.byref(count)))
+good(blas.cublasDestroy_v2(handle))
+assert runtime.cudaGraphNodeSetEnabled(instance, POINTER(nodes[1]), 0) == 400
+assert runtime.cudaGetLastError() == 400
+good(runtime.cudaGraphNodeGetEnabled(instance, POINTER(nodes[1]), ctypes.byref(is_on)))
+assert is_on.value == 1
+good(runtime.cudaGraphLaunch(instance, first))
+assert seen() == 12
+handle = own
 # In the stream that the handle had.
 mode(HOST)
 graph = captured(of_host)

@@ -560,8 +560,53 @@ static void carried() {
     EXPECT(is_on(exec, own.first) && is_on(exec, later));
 }
 
+// Nodes whose memory or event has gone are switched off one after the other, and no call says that the others are of no use meanwhile.
+static void outlived() {
+    const size_t large = 32 << 20;
+    int *numbers = numbers_of(0), one = 1;
+    void * arguments[] = { &numbers, &one };
+    char * gone[2];
+    cudaGraph_t graph;
+    cudaGraphNode_t fills[2], kernel, record;
+    cudaGraphExec_t exec;
+    cudaEvent_t event;
+    GOOD(cudaGraphCreate(&graph, 0));
+    for (int at = 0; at < 2; at++) {
+        GOOD(cudaMalloc(&gone[at], large));
+        auto filled = of_fill((int *) gone[at], 1);
+        GOOD(cudaGraphAddNode(&fills[at], graph, nullptr, nullptr, 0, &filled));
+    }
+    auto launched = of_kernel(arguments);
+    GOOD(cudaGraphAddNode(&kernel, graph, nullptr, nullptr, 0, &launched));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, cudaStreamPerThread);
+    for (int at = 0; at < 2; at++) {
+        GOOD(cudaFree(gone[at]));
+    }
+    for (int at = 0; at < 2; at++) {
+        GOOD(cudaGraphNodeSetEnabled(exec, fills[at], 0));
+        GOOD(cudaDeviceSynchronize());
+    }
+    run(exec, cudaStreamPerThread);
+    EXPECT(first_of(numbers) == 2);
+    // The node at the other end takes no list that names an event which has gone: what is said to be off is off, and what is not stays on.
+    GOOD(cudaEventCreate(&event));
+    GOOD(cudaGraphAddEventRecordNode(&record, graph, &kernel, 1, event));
+    for (auto fill : fills) {
+        GOOD(cudaGraphDestroyNode(fill));
+    }
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, cudaStreamPerThread);
+    GOOD(cudaEventDestroy(event));
+    REFUSED(cudaGraphNodeSetEnabled(exec, kernel, 0), cudaErrorInvalidResourceHandle);
+    EXPECT(is_on(exec, kernel));
+    GOOD(cudaDeviceSynchronize());
+    run(exec, cudaStreamPerThread);
+    EXPECT(first_of(numbers) == 4);
+}
+
 int main(int count, char ** words) {
     const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver },
-        { "kinds", kinds }, { "switched", switched }, { "carried", carried } };
+        { "kinds", kinds }, { "switched", switched }, { "carried", carried }, { "outlived", outlived } };
     return run_parts(parts, count, words);
 }

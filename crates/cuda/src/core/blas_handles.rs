@@ -37,6 +37,14 @@ impl BlasHandles {
         Ok(handle)
     }
 
+    /// Whether there is such a handle.
+    ///
+    /// # Errors
+    /// There is none (any more).
+    pub(super) fn known(&self, handle: u32) -> Result<(), Code> {
+        self.state().owners.contains_key(&handle).then_some(()).ok_or(INVALID_HANDLE)
+    }
+
     /// Ends a handle.
     ///
     /// # Errors

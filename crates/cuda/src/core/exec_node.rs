@@ -62,17 +62,17 @@ impl Source {
 }
 
 impl Session {
-    /// Calls `work` with what an instance does, its flags, and how many of its nodes are in front of one.
+    /// Calls `work` with what an instance does and how many of its nodes are in front of one.
     fn with_exec_node<T>(
         &self,
         exec: u32,
         node: u32,
-        work: impl FnOnce(&mut Does, u64, usize) -> Result<T, Code>,
+        work: impl FnOnce(&mut Does, usize) -> Result<T, Code>,
     ) -> Result<T, Code> {
         let place = *self.captures.nodes.get(node)?;
-        self.with_instance(exec, |does, flags| {
+        self.with_instance(exec, |does| {
             let rank = does.rank(place.graph, place.index)?;
-            work(does, flags, rank)
+            work(does, rank)
         })
     }
 
@@ -89,26 +89,26 @@ impl Session {
     /// There is no such node in the instance, or it is no kernel, copy or fill.
     pub fn is_exec_node_on(&self, exec: u32, node: u32) -> Result<bool, Code> {
         self.check_can_be_off(node)?;
-        self.with_exec_node(exec, node, |does, _, rank| Ok(!does.definition().source.off.contains(&rank)))
+        self.with_exec_node(exec, node, |does, rank| Ok(!does.definition().source.off.contains(&rank)))
     }
 
     /// Switches a node of an instance off, such that others wait for nothing but what it waits for, or on again.
     ///
     /// # Errors
-    /// As [`is_exec_node_on`](Self::is_exec_node_on), or the GPU node is gone.
+    /// As [`is_exec_node_on`](Self::is_exec_node_on), something that the instance names has gone, or the GPU node is gone.
     pub fn switch_exec_node(&self, exec: u32, node: u32, is_on: bool) -> Result<(), Code> {
         self.check_can_be_off(node)?;
-        self.with_exec_node(exec, node, |does, flags, rank| {
+        self.with_exec_node(exec, node, |does, rank| {
             let mut to = does.definition().source.clone();
             let is_other = if is_on { to.off.remove(&rank) } else { to.off.insert(rank) };
-            if is_other { self.change_instance(does, to, flags) } else { Ok(()) }
+            if is_other { self.change_instance(does, to) } else { Ok(()) }
         })
     }
 
     /// Gives a node of an instance other commands; the graph stays as it is.
     ///
     /// # Errors
-    /// There is no such node in the instance, or it is of another kind.
+    /// There is no such node in the instance, it is of another kind, or something that the instance names has gone.
     pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
         let (kind, attributes) =
             self.with_node(node, |_, state, index| Ok((state.kind(index), state.launch_attributes(index))))?;
@@ -121,13 +121,13 @@ impl Session {
         }
         let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
         let event = self.edge_event()?;
-        self.with_exec_node(exec, node, |does, flags, rank| {
+        self.with_exec_node(exec, node, |does, rank| {
             let source = &does.definition().source;
             let mut to = source.with_commands(source.nodes.at(rank).ok_or(INVALID_VALUE)?, list, event)?;
             // What the node had before is kept, as another node may have it, too.
             to.memory.extend(&with.memory);
             to.objects.extend(with.objects.iter().cloned());
-            self.change_instance(does, to, flags)
+            self.change_instance(does, to)
         })
     }
 }

@@ -329,7 +329,7 @@ impl Session {
             (state.list.clone(), None, Nodes::new(state.list.kinds().enumerate()))
         };
         let (list, off, memory) = (Arc::new(list), BTreeSet::new(), state.memory.clone());
-        let made = self.define(Source { place, list, nodes, pieces, off, memory, objects })?;
+        let made = self.define(Source { place, list, nodes, pieces, off, memory, objects }, false)?;
         Ok(state.definition.insert(made).clone())
     }
 

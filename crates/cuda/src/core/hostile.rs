@@ -743,7 +743,7 @@ fn a_kernel_of_a_graph_has_its_clusters_also_with_other_parameters() {
             (launch.grid[0], launch.block[0], launch.cluster, launch.flags)
         };
         session
-            .with_instance(exec, |does, _| {
+            .with_instance(exec, |does| {
                 assert_eq!(of(&does.definition().done), (8, 64, [2, 1, 1], flags));
                 Ok(())
             })

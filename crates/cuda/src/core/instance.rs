@@ -104,6 +104,8 @@ pub struct Definition {
     /// The commands that a launch does.
     pub(super) done: Arc<List>,
     steps: Vec<Step>,
+    /// Whether it is an instance's alone, and no graph has it.
+    is_own: bool,
 }
 
 impl Definition {
@@ -134,6 +136,9 @@ pub struct Instance {
 /// What an instance does.
 #[derive(Debug)]
 pub(super) struct Does {
+    /// What launches are to do.
+    wanted: Arc<Definition>,
+    /// What the node has, which is told with the next launch.
     made: Arc<Made>,
     /// The graph that it was instantiated from, and the nodes which that had then: programs name those.
     graph: u32,
@@ -141,9 +146,9 @@ pub(super) struct Does {
 }
 
 impl Does {
-    /// What launches do.
+    /// What launches are to do.
     pub(super) fn definition(&self) -> &Arc<Definition> {
-        &self.made.definition
+        &self.wanted
     }
 
     /// How many nodes of the instance are in front of a node of a graph.
@@ -184,12 +189,6 @@ fn locked<T>(of: &Mutex<T>) -> Result<MutexGuard<'_, T>, Code> {
 }
 
 impl Instance {
-    /// # Errors
-    /// As [`locked`], or it has ended.
-    fn made(&self) -> Result<Arc<Made>, Code> {
-        self.with(|does| Ok(does.made.clone()))
-    }
-
     /// Calls `work` with what it does.
     ///
     /// # Errors
@@ -239,7 +238,7 @@ impl Session {
     ///
     /// # Errors
     /// A run is too long for a graph, or the node is gone.
-    pub(super) fn define(&self, source: Source) -> Result<Arc<Definition>, Code> {
+    pub(super) fn define(&self, source: Source, is_own: bool) -> Result<Arc<Definition>, Code> {
         let (done, place) = (source.done(), &source.place);
         let steps = if done.has_steps() {
             let step = |run| match run {
@@ -250,11 +249,28 @@ impl Session {
         } else {
             vec![self.instances.part(place, done.clone())]
         };
-        Ok(Arc::new(Definition { source, done, steps }))
+        Ok(Arc::new(Definition { source, done, steps, is_own }))
+    }
+
+    /// Whether the node will take what it has to know of a definition, if it does not know it yet: it takes no list that names a handle of cuBLAS or an event of
+    /// others which has gone.
+    ///
+    /// # Errors
+    /// One has gone.
+    fn check_names(&self, graph: &Definition) -> Result<(), Code> {
+        let mut unsent = graph.parts().filter(|part| !part.was_sent.load(Ordering::Relaxed));
+        unsent.try_for_each(|part| {
+            part.list.handles().into_iter().try_for_each(|handle| self.blas.known(handle))?;
+            part.list.events().into_iter().try_for_each(|event| self.events.get(event).map(drop))
+        })
     }
 
     /// Sends what the node has to know of a definition, once.
+    ///
+    /// # Errors
+    /// As [`check_names`](Self::check_names), or the node is gone.
     fn send_definition(&self, graph: &Definition) -> Result<(), Code> {
+        self.check_names(graph)?;
         graph.parts().try_for_each(|part| self.send_part(part))
     }
 
@@ -329,7 +345,8 @@ impl Session {
             let made = Arc::new(Made { definition: graph.clone(), names, serial: 0 });
             let Source { place, nodes, memory, .. } = &graph.source;
             self.hold(memory);
-            let does = Does { made, graph: place.graph, nodes: nodes.clone() };
+            self.hold(memory);
+            let does = Does { wanted: graph.clone(), made, graph: place.graph, nodes: nodes.clone() };
             Ok(Instance { flags, does: Mutex::new(Some(does)), last: Mutex::default() })
         })?;
         Ok(name)
@@ -349,55 +366,68 @@ impl Session {
     /// kinds; else nothing is, and the nodes of the instance are those of the graph from then on.
     ///
     /// # Errors
-    /// There is no such instance, a function of the program calls this, or the node is gone.
+    /// There is no such instance, a function of the program calls this, it names what has gone, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
-        self.with_instance(exec, |does, flags| {
+        let exec = self.instances.execs.get(exec)?;
+        exec.with(|does| {
             let Source { place, nodes, .. } = &graph.source;
-            let off = &does.definition().source.off;
+            let off = &does.wanted.source.off;
             if !does.nodes.are_like(nodes) {
-                self.make(does, graph.clone(), flags)?;
+                self.want(does, graph.clone())?;
                 (does.graph, does.nodes) = (place.graph, nodes.clone());
-                return Ok(());
+            } else if off.is_empty() {
+                self.want(does, graph.clone())?;
+            } else {
+                let off = off.clone();
+                self.change_instance(does, Source { off, ..graph.source.clone() })?;
             }
-            if off.is_empty() {
-                return self.make(does, graph.clone(), flags);
-            }
-            let off = off.clone();
-            self.change_instance(does, Source { off, ..graph.source.clone() }, flags)
+            self.make_ready(does, exec.flags)
         })
     }
 
-    /// Calls `work` with what an instance does and its flags.
+    /// Calls `work` with what an instance does.
     ///
     /// # Errors
     /// There is no such instance, a function of the program calls this, or what `work` says.
     pub(super) fn with_instance<T>(
         &self,
         exec: u32,
-        work: impl FnOnce(&mut Does, u64) -> Result<T, Code>,
+        work: impl FnOnce(&mut Does) -> Result<T, Code>,
     ) -> Result<T, Code> {
-        let exec = self.instances.execs.get(exec)?;
-        exec.with(|does| work(does, exec.flags))
+        self.instances.execs.get(exec)?.with(work)
     }
 
-    /// Has an instance do what no graph does.
+    /// Has launches of an instance do what no graph does. The node hears of it with the next one: the program may change it several times before, and what the
+    /// node would say of a list between two changes is nobody's concern.
     ///
     /// # Errors
-    /// As [`define`](Self::define).
-    pub(super) fn change_instance(&self, does: &mut Does, to: Source, flags: u64) -> Result<(), Code> {
-        let definition = self.define(to)?;
-        self.make(does, definition.clone(), flags)?;
-        self.drop_definition(&definition)
+    /// It names what has gone, a run is too long for a graph, or the node is gone.
+    pub(super) fn change_instance(&self, does: &mut Does, to: Source) -> Result<(), Code> {
+        self.want(does, self.define(to, true)?)
+    }
+
+    fn want(&self, does: &mut Does, wanted: Arc<Definition>) -> Result<(), Code> {
+        self.check_names(&wanted)?;
+        self.hold(&wanted.source.memory);
+        let before = std::mem::replace(&mut does.wanted, wanted);
+        self.release(&before.source.memory)
     }
 
     /// Has the node know what an instance is to do.
-    fn make(&self, does: &mut Does, definition: Arc<Definition>, flags: u64) -> Result<(), Code> {
+    fn make_ready(&self, does: &mut Does, flags: u64) -> Result<(), Code> {
+        if Arc::ptr_eq(&does.wanted, &does.made.definition) {
+            return Ok(());
+        }
+        let definition = does.wanted.clone();
         self.send_definition(&definition)?;
         let names = match Arc::get_mut(&mut does.made) {
             Some(made) => self.update_parts(std::mem::take(&mut made.names), &definition, flags)?,
             // A launch by another thread goes on with what it has.
             None => self.instantiate_parts(&definition, flags)?,
         };
+        if definition.is_own {
+            self.drop_definition(&definition)?;
+        }
         self.hold(&definition.source.memory);
         let made = Arc::new(Made { definition, names, serial: does.made.serial + 1 });
         self.let_go(std::mem::replace(&mut does.made, made))
@@ -441,7 +471,8 @@ impl Session {
         }
         let gone = self.instances.execs.remove(exec)?;
         let does = locked(&gone.does)?.take();
-        does.map_or(Ok(()), |does| self.let_go(does.made))
+        let Some(does) = does else { return Ok(()) };
+        self.release(&does.wanted.source.memory).and(self.let_go(does.made))
     }
 
     /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
@@ -471,7 +502,8 @@ impl Session {
     /// a node with all that the instance does now.
     ///
     /// # Errors
-    /// There is no such instance, the capture of the stream has failed, this is called by a function of a stream, or the node is gone.
+    /// There is no such instance, it was changed and names what has gone since, the capture of the stream has failed, this is called by a function of a stream, or
+    /// the node is gone.
     pub fn launch_exec(&'static self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
         if stream.is_captured() {
@@ -482,7 +514,10 @@ impl Session {
         self.check_default(stream)?;
         self.wait_callbacks(stream)?;
         let mut last = locked(&exec.last)?;
-        let made = exec.made()?;
+        let made = exec.with(|does| {
+            self.make_ready(does, exec.flags)?;
+            Ok(does.made.clone())
+        })?;
         let launched =
             self.order_launch(&mut last, &made, stream).and_then(|()| self.launch_made(&made, stream));
         let gone = self.let_go(made);

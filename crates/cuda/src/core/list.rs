@@ -338,6 +338,29 @@ impl List {
             .collect()
     }
 
+    /// Handles of cuBLAS that it names.
+    pub(super) fn handles(&self) -> BTreeSet<u32> {
+        let handle = |index| match self.frame(index) {
+            (BlasSet::WORD, body) => Some(BlasSet::take(body).handle),
+            (BlasGemm::WORD, body) => Some(BlasGemm::take(body).handle),
+            (BlasGemmPointers::WORD, body) => Some(BlasGemmPointers::take(body).handle),
+            (BlasCall::WORD, body) => Some(BlasCall::take(body).handle),
+            _ => None,
+        };
+        (0..self.entries.len()).filter_map(handle).collect()
+    }
+
+    /// Events of others that it records or waits for.
+    pub(super) fn events(&self) -> BTreeSet<u32> {
+        let event = |index| match self.frame(index) {
+            (EventRecord::WORD, body) => Some(EventRecord::take(body)).map(|one| (one.event, one.flags)),
+            (StreamWait::WORD, body) => Some(StreamWait::take(body)).map(|one| (one.event, one.flags)),
+            _ => None,
+        };
+        let all = (0..self.entries.len()).filter_map(event);
+        all.filter(|(_, flags)| flags & EXTERNAL != 0).map(|(event, _)| event).collect()
+    }
+
     /// Copies with the program's memory, in order.
     #[must_use]
     pub fn copies(&self) -> Vec<HostCopy> {
