@@ -14,7 +14,7 @@ PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_nodes": ("generic", "events", "external", "driver", "kinds", "switched", "carried", "outlived"),
     "gpu_attributes": ("attributes", "memory", "parameters"),
-    "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused", "landed", "changed"),
+    "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused", "landed", "changed", "begun"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused", "batch"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),

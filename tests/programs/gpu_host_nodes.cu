@@ -550,11 +550,44 @@ static void changed() {
     REFUSED(cudaGraphLaunch(exec, of.stream), cudaErrorInvalidResourceHandle);
 }
 
+// A launch that has begun goes on to its end, whatever another thread captures meanwhile that the stream would have to wait for.
+static void begun() {
+    things of;
+    gate opens;
+    cudaStream_t blocking;
+    cudaGraph_t plain;
+    GOOD(cudaStreamCreate(&blocking));
+    GOOD(cudaStreamBeginCapture(of.stream, cudaStreamCaptureModeGlobal));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 1);
+    GOOD(cudaLaunchHostFunc(of.stream, gate::wait, &opens));
+    add<<<1, COUNT, 0, of.stream>>>(of.numbers, 20);
+    GOOD(cudaMemcpyAsync(of.here, of.numbers, BYTES, cudaMemcpyDeviceToHost, of.stream));
+    GOOD(cudaLaunchHostFunc(of.stream, note, nullptr));
+    cudaGraphExec_t exec = of.end();
+    std::atomic<bool> is_launched { false };
+    std::thread captures([&] {
+        while (!opens.is_called) {
+        }
+        GOOD(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+        opens.is_open = true;
+        while (!is_launched) {
+        }
+        GOOD(cudaStreamEndCapture(blocking, &plain));
+    });
+    cudaError_t launched = cudaGraphLaunch(exec, nullptr);
+    is_launched = true;
+    captures.join();
+    GOOD(launched);
+    EXPECT(opens.was_open);
+    GOOD(cudaStreamSynchronize(nullptr));
+    EXPECT(of.here[0] == 21 && of.first() == 21);
+}
+
 int main(int count, char ** words) {
     const part parts[] = {
         { "captured", captured }, { "places", places }, { "made", made }, { "waits", waits },
         { "streams", streams }, { "threads", threads }, { "refused", refused },
-        { "landed", landed }, { "changed", changed },
+        { "landed", landed }, { "changed", changed }, { "begun", begun },
     };
     return run_parts(parts, count, words);
 }

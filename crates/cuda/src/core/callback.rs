@@ -196,6 +196,14 @@ impl Session {
             return Err(CAPTURE_UNSUPPORTED);
         }
         self.check_default(stream)?;
+        self.call_begun(stream, call)
+    }
+
+    /// The same for a function of work that has begun, whatever else begins meanwhile.
+    ///
+    /// # Errors
+    /// There can be no thread, or the node is gone.
+    pub(super) fn call_begun(&'static self, stream: &Arc<Stream>, call: Call) -> Result<(), Code> {
         let place = Place::of(stream);
         if self.callbacks.is_any_open() {
             // Not between the commands of a launch that another thread makes.

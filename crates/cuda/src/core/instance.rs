@@ -524,7 +524,8 @@ impl Session {
         launched.and(gone)
     }
 
-    /// Puts the steps of a launch into a stream.
+    /// Puts the steps of a launch into a stream. From the first one on it goes on whatever another thread begins meanwhile: half a launch would be none of the
+    /// program's, and bytes that it names would be waited for that nobody brings.
     fn launch_made(&'static self, made: &Made, stream: &Arc<Stream>) -> Result<(), Code> {
         // The stream is not done, nor another thread's, between two steps.
         let launching = made.definition.is_split().then(|| self.begin_launch(stream)).transpose()?;
@@ -536,7 +537,7 @@ impl Session {
                     let name = names.next().ok_or(INVALID_VALUE)?;
                     self.launch_part(*name, part, stream)?;
                 }
-                Step::Call(call) => self.call_in_order(stream, call.call())?,
+                Step::Call(call) => self.call_begun(stream, call.call())?,
             }
         }
         drop(launching);
@@ -584,7 +585,7 @@ impl Session {
             self.send_content(exec, &part.copies, stream)?;
         }
         let message = GraphLaunch { exec, stream: stream.number };
-        let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
+        let command = self.issue_begun(stream, Effect::Visible, &message, 0, |_| ())?;
         self.note_records(&part.records, stream, command);
         Ok(())
     }

@@ -130,6 +130,22 @@ impl Session {
         }
         self.check_default(stream)?;
         self.wait_callbacks(stream)?;
+        self.issue_begun(stream, effect, message, bytes, fill)
+    }
+
+    /// The same for a command of work that has begun: whatever else begins meanwhile, it goes out behind what is there.
+    ///
+    /// # Errors
+    /// The node is gone.
+    #[inline(always)]
+    pub(super) fn issue_begun<M: Message>(
+        &self,
+        stream: &Stream,
+        effect: Effect,
+        message: &M,
+        bytes: usize,
+        fill: impl FnOnce(&mut Tail<'_>),
+    ) -> Result<u64, Code> {
         let mut outbox = self.outbox.lock();
         self.put_fences(&mut outbox, Some(stream.number))?;
         let count = self.put(&mut outbox, message, bytes, effect, fill)?;
