@@ -12,7 +12,7 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
 PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
-    "gpu_nodes": ("generic", "events", "external", "driver", "kinds", "switched", "carried", "outlived"),
+    "gpu_nodes": ("generic", "events", "external", "driver", "kinds", "switched", "carried", "outlived", "filled"),
     "gpu_attributes": ("attributes", "memory", "parameters"),
     "gpu_host_nodes": ("captured", "places", "made", "waits", "streams", "threads", "refused", "landed", "changed", "begun"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused", "batch"),

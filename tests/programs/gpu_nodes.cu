@@ -605,8 +605,31 @@ static void outlived() {
     EXPECT(first_of(numbers) == 4);
 }
 
+// A node that did nothing is given commands, and the one behind it others.
+static void filled() {
+    int *numbers = numbers_of(0), five = 5, ten = 10, twenty = 20;
+    void *by_five[] = { &numbers, &five }, *by_ten[] = { &numbers, &ten }, *by_twenty[] = { &numbers, &twenty };
+    cudaGraph_t graph, empty, full;
+    cudaGraphNode_t child, kernel, in_child;
+    cudaGraphExec_t exec;
+    GOOD(cudaGraphCreate(&graph, 0));
+    GOOD(cudaGraphCreate(&empty, 0));
+    GOOD(cudaGraphCreate(&full, 0));
+    auto launched = of_kernel(by_five);
+    GOOD(cudaGraphAddNode(&in_child, full, nullptr, nullptr, 0, &launched));
+    GOOD(cudaGraphAddChildGraphNode(&child, graph, nullptr, 0, empty));
+    launched = of_kernel(by_ten);
+    GOOD(cudaGraphAddNode(&kernel, graph, &child, nullptr, 1, &launched));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    GOOD(cudaGraphExecChildGraphNodeSetParams(exec, child, full));
+    launched = of_kernel(by_twenty);
+    GOOD(cudaGraphExecNodeSetParams(exec, kernel, &launched));
+    run(exec, cudaStreamPerThread);
+    EXPECT(first_of(numbers) == 25);
+}
+
 int main(int count, char ** words) {
     const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver },
-        { "kinds", kinds }, { "switched", switched }, { "carried", carried }, { "outlived", outlived } };
+        { "kinds", kinds }, { "switched", switched }, { "carried", carried }, { "outlived", outlived }, { "filled", filled } };
     return run_parts(parts, count, words);
 }

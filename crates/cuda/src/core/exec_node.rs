@@ -1,5 +1,8 @@
 //! Nodes of instances: given other commands, and switched off and on. The graph stays as it is.
 
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hinterland_proto::gpu::command::BlasSet;
@@ -25,16 +28,23 @@ impl Source {
         self.pieces.clone().unwrap_or_else(of_list)
     }
 
-    /// The same with other commands for a node; streams of the list wait for each other by the event.
+    /// The same with other commands for a node, without what a handle was set to for those that it had; streams of the list wait for each other by the event.
     ///
     /// # Errors
     /// There is no such node, or the list would be longer than a graph may be.
     fn with_commands(&self, node: usize, list: &List, event: u32) -> Result<Self, Code> {
         let pieces = self.all_pieces();
-        let piece = *pieces.iter().find(|piece| piece.node == node).ok_or(INVALID_VALUE)?;
+        let place = pieces.iter().position(|piece| piece.node == node).ok_or(INVALID_VALUE)?;
+        let Piece { first, count, .. } = pieces[place];
+        let mut gone: BTreeSet<usize> = (first..first + count).collect();
+        self.list.take_settings(&mut gone);
         let mut new = List::default();
-        (0..piece.first).for_each(|entry| new.push_frame(&self.list, entry));
-        let lane = self.list.entries.get(piece.first).map_or(self.place.origin, |entry| entry.stream);
+        let keep = |new: &mut List, entries: Range<usize>| {
+            entries.filter(|entry| !gone.contains(entry)).for_each(|entry| new.push_frame(&self.list, entry));
+        };
+        keep(&mut new, 0..first);
+        let (own_first, lane) = (new.entries.len(), self.list.entries.get(first));
+        let lane = lane.map_or(self.place.origin, |entry| entry.stream);
         for entry in 0..list.entries.len() {
             let stream = stream_in(lane, list, entry);
             if stream != lane {
@@ -45,19 +55,20 @@ impl Source {
                 new.switch(event, stream, lane)?;
             }
         }
-        let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
-        (piece.first + piece.count..self.list.entries.len())
-            .for_each(|entry| new.push_frame(&self.list, entry));
-        let moved = pieces.iter().map(|one| {
-            if one.first > piece.first {
-                Piece { first: one.first.saturating_add_signed(grown), ..*one }
-            } else if one.node == piece.node {
-                Piece { count: piece.count.saturating_add_signed(grown), ..*one }
-            } else {
-                *one
+        let own_count = new.entries.len() - own_first;
+        keep(&mut new, first..self.list.entries.len());
+        // Those behind it, also where it was empty and one begins at the same entry.
+        let left = |entry: usize| entry - gone.range(..entry).count();
+        let moved = pieces.iter().enumerate().map(|(at, one)| {
+            let (first, end) = (left(one.first), left(one.first + one.count));
+            match at.cmp(&place) {
+                Ordering::Less => Piece { first, count: end - first, ..*one },
+                Ordering::Equal => Piece { first: own_first, count: own_count, ..*one },
+                Ordering::Greater => Piece { first: first + own_count, count: end - first, ..*one },
             }
         });
-        Ok(Self { list: Arc::new(new), pieces: Some(moved.collect()), ..self.clone() })
+        let pieces = Some(moved.collect());
+        Ok(Self { list: Arc::new(new), pieces, ..self.clone() })
     }
 }
 

@@ -236,7 +236,15 @@ impl List {
             .flat_map(|(_, entries)| entries)
             .filter(|entry| !self.is_edge(*entry))
             .collect();
-        // A handle's settings are for its next product.
+        self.take_settings(&mut off);
+        let mut left = Self::default();
+        let stay = (0..self.entries.len()).filter(|entry| !off.contains(entry));
+        stay.for_each(|entry| left.push_frame(self, entry));
+        left
+    }
+
+    /// Takes settings of handles to commands that are left out, if those are what they are for: a handle's settings are for its next product.
+    pub(super) fn take_settings(&self, off: &mut BTreeSet<usize>) {
         let mut is_next_off = HashMap::new();
         for entry in (0..self.entries.len()).rev() {
             match self.frame(entry) {
@@ -249,10 +257,6 @@ impl List {
                 _ => {}
             }
         }
-        let mut left = Self::default();
-        let stay = (0..self.entries.len()).filter(|entry| !off.contains(entry));
-        stay.for_each(|entry| left.push_frame(self, entry));
-        left
     }
 
     /// Word and body of a command.
