@@ -37,6 +37,9 @@ const CLUSTER_MAX: u64 = 16;
 /// Handles of cuBLAS.
 const HANDLES_MAX: usize = 4096;
 
+/// The setting of a handle that gives it memory to work in.
+const BLAS_WORKSPACE: u32 = 3;
+
 /// What a handle of cuBLAS is to the executor.
 #[derive(Debug, Clone, Copy)]
 struct Handle {
@@ -258,8 +261,15 @@ impl<D: Device> Executor<D> {
                 self.streams.known_event(*event)
             }
             Work::Record { .. } | Work::Wait { .. } => Ok(()),
-            Work::BlasSet(set) if with_handles => self.known_handle(set.handle),
-            Work::BlasSet(_) => Ok(()),
+            Work::BlasSet(set) => {
+                if with_handles {
+                    self.known_handle(set.handle)?;
+                }
+                if set.property != BLAS_WORKSPACE || set.more == 0 {
+                    return Ok(());
+                }
+                self.memory.check(&Rows::new(set.value, 0, set.more, 1)?)
+            }
             Work::Gemm(gemm) => {
                 if with_handles {
                     self.known_handle(gemm.handle)?;
@@ -324,7 +334,6 @@ impl<D: Device> Executor<D> {
 
     fn note_blas(&mut self, set: &hinterland_proto::gpu::command::BlasSet) -> Result<(), Failure> {
         const STREAM: u32 = 1;
-        const WORKSPACE: u32 = 3;
         const PROPERTY_MAX: u32 = 5;
         match set.property {
             STREAM => {
@@ -336,7 +345,6 @@ impl<D: Device> Executor<D> {
                 self.handles.insert(set.handle, Handle { device, stream });
                 Ok(())
             }
-            WORKSPACE if set.more > 0 => self.memory.check(&Rows::new(set.value, 0, set.more, 1)?),
             2..=PROPERTY_MAX => Ok(()),
             other => Err(Failure::blas_unsupported(format!("a cuBLAS handle has no property {other}"))),
         }

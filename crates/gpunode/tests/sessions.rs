@@ -662,7 +662,12 @@ fn graphs_of_what_may_not_stand_in_them_are_refused() {
         Command::MapMemory(c::MapMemory { device: 0, flags: 0, address: address + PIECE, bytes: PIECE });
     let fill = |stream| Command::Fill(c::Fill { stream, element: 1, address, count: 1, value: 0 });
     let record = Command::EventRecord(c::EventRecord { event: 33, stream: 20, flags: 1 });
-    let cases: [(Vec<u8>, i32, &str); 5] = [
+    client.send(&Command::BlasCreate(c::BlasCreate { handle: 3, device: 0 }));
+    let workspace =
+        |value, more| (Command::BlasSet(c::BlasSet { handle: 3, property: 3, value, more }), &[][..]);
+    let cases: [(Vec<u8>, i32, &str); 7] = [
+        (list(&[workspace(address, PIECE + 1)]), 1, "not all memory of this session"),
+        (list(&[workspace(u64::MAX, 2)]), 1, "command 0 of a graph"),
         (list(&[(map, &[])]), 1, "MapMemory may not stand"),
         (list(&[(fill(20), &[]), (Command::Fence(c::Fence { stream: 20 }), &[])]), 1, "Fence may not stand"),
         (list(&[(fill(20), &[])])[..20].to_vec(), 1, "cut off"),
@@ -673,7 +678,7 @@ fn graphs_of_what_may_not_stand_in_them_are_refused() {
         let count = define(&mut client, 1, 0, bytes.len(), &bytes);
         client.expect_fault(count, error, words);
     }
-    let good = list(&[(fill(20), &[])]);
+    let good = list(&[(fill(20), &[]), workspace(address, PIECE), workspace(0, 0)]);
     let count = client.send(&Command::Graph(c::Graph {
         graph: 1,
         base: 0,
