@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import uuid
 
 import pytest
@@ -57,11 +58,14 @@ class Engine:
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
-def engine(request, tmp_path_factory):
+def engine(request):
     if os.getuid() != 0 or shutil.which(request.param) is None:
         pytest.skip(f"needs root and {request.param}")
+    # Podman takes no path of more than 50 characters, which folders of tests have beside other workers.
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hl-"))
+    request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
     try:
-        made = Engine(request.param, tmp_path_factory.mktemp(request.param))
+        made = Engine(request.param, folder)
     except subprocess.SubprocessError as error:
         pytest.skip(f"no {request.param} here: {(getattr(error, 'stderr', None) or b'')[-200:]}")
     for made.settings in SETTINGS[request.param]:
