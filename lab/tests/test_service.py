@@ -49,7 +49,7 @@ expect "without settings it serves" systemctl start hinterland-node
 expect "Redis clients are served" systemctl start hinterland-resp
 expect "counters are served" systemctl start hinterland-metrics
 expect "to whom asks" sh -c 'hinterland --version; {python} -c "import urllib.request as r; assert b\\"hinterland_\\" in r.urlopen(\\"http://127.0.0.1:9464/metrics\\").read()"'
-echo 'OPTIONS=--listen unix:/run/hinterland/gpu.sock --device software' >/etc/hinterland/gpu.conf
+echo 'OPTIONS=--listen unix:/run/hinterland/gpu.sock --device software:memory=256M' >/etc/hinterland/gpu.conf
 expect "a device is served" systemctl start hinterland-gpu
 expect "to whom asks for it" hinterland gpu ls unix:/run/hinterland/gpu.sock
 expect "and end" systemctl stop hinterland-gpu hinterland-metrics hinterland-resp hinterland-node
