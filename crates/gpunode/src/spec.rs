@@ -41,9 +41,11 @@ fn refuse_above(total: u64, devices: &[(String, u64)]) -> Result<(), String> {
     if sum <= total {
         return Ok(());
     }
+    // Half of the machine for all of them.
+    let each_mebibytes = (total / 2 / devices.len().max(1) as u64) >> 20;
     Err(format!(
         "devices in software with {} are wanted, and this machine has {} of memory (hint: ask for less, as in \
-         software:memory=2G)",
+         software:memory={each_mebibytes}M)",
         human(sum),
         human(total)
     ))
@@ -109,5 +111,6 @@ mod tests {
         assert!(refused.contains("195 TiB") && refused.contains("(hint: "), "{refused}");
         let two = vec![("a".to_owned(), 3 << 30), ("b".to_owned(), 2 << 30)];
         assert!(refuse_above(5 << 30, &two).is_ok() && refuse_above((5 << 30) - 1, &two).is_err());
+        assert!(refuse_above(1 << 30, &two).unwrap_err().contains("software:memory=256M)"));
     }
 }
