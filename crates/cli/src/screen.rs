@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{columns, rows};
 use anstream::stream::IsTerminal;
+use serde_json::json;
 use std::io::{self, Write};
 
 /// Goes to the other screen of the terminal, and hides the cursor.
@@ -57,5 +58,20 @@ impl Drop for Screen {
         let mut stdout = io::stdout().lock();
         // The terminal is gone if this fails.
         let _ = stdout.write_all(LEAVE_SCREEN.as_bytes()).and_then(|()| stdout.flush());
+    }
+}
+
+/// Shows why a node that is watched says nothing.
+///
+/// # Errors
+/// [`Failure`] if nothing can be written.
+pub fn show_trouble(context: &Context, failure: &Failure, screen: Option<&Screen>) -> Result<(), Failure> {
+    if context.output.json {
+        return context.output.json(&json!({ "node_trouble": failure.text }));
+    }
+    let lines = vec![failure.text.clone(), format!("hint: {}", failure.hint)];
+    match screen {
+        Some(screen) => screen.draw(&lines),
+        None => context.output.data(lines.join("\n")),
     }
 }

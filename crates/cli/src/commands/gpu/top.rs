@@ -5,7 +5,7 @@ use crate::commands::top::interval;
 use crate::commands::top::watch::Asker;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::screen::{Screen, show_trouble};
 use crate::size::rate;
 use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::poll::{EventCounter, Interest, Poller, SignalWatch, wait_readable};
@@ -149,17 +149,6 @@ fn ask(inquiry: &mut Option<Inquiry>, node: &list::Arguments) -> Result<GpuStatu
     let status = fresh.ask()?;
     *inquiry = Some(fresh);
     Ok(status)
-}
-
-fn show_trouble(context: &Context, failure: &Failure, screen: Option<&Screen>) -> Result<(), Failure> {
-    if context.output.json {
-        return context.output.json(&json!({ "node_trouble": failure.text }));
-    }
-    let lines = vec![failure.text.clone(), format!("hint: {}", failure.hint)];
-    match screen {
-        Some(screen) => screen.draw(&lines),
-        None => context.output.data(lines.join("\n")),
-    }
 }
 
 fn show(context: &Context, status: &GpuStatus, rates: Rates, screen: Option<&Screen>) -> Result<(), Failure> {

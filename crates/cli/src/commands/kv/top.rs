@@ -4,7 +4,7 @@ use super::{hit_rate, percent};
 use crate::commands::top::{interval, share};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::screen::{Screen, show_trouble};
 use crate::size::{human, rate};
 use crate::table::{Align, Table, bar};
 use hinterland_os::poll::{SignalWatch, wait_readable};
@@ -67,17 +67,6 @@ fn look(pool: &mut Option<Pool>, context: &Context) -> Result<Vec<KvStatus>, Fai
     }
     *pool = None;
     Ok(pool.insert(context.pool_to_watch(PATIENCE)?).kv_status()?)
-}
-
-fn show_trouble(context: &Context, failure: &Failure, screen: Option<&Screen>) -> Result<(), Failure> {
-    if context.output.json {
-        return context.output.json(&json!({ "node_trouble": failure.text }));
-    }
-    let lines = vec![failure.text.clone(), format!("hint: {}", failure.hint)];
-    match screen {
-        Some(screen) => screen.draw(&lines),
-        None => context.output.data(lines.join("\n")),
-    }
 }
 
 fn show(
