@@ -67,7 +67,10 @@ def ask(wire, words):
 
 
 def told(words, reply):
-    """The reply without the order that nobody promises, and without words that are said again and are no text."""
+    """The reply without the order that nobody promises, without words that are said again and are no text, and without what a clock decides."""
+    if words[0] in ("EXPIRE", "PEXPIRE") and reply in ((b":", b"0"), (b":", b"1")) and {b"GT", b"LT"} & {bytes(word).upper() for word in words[3:]}:
+        # The same time from now is later than before, or equal when both were asked in one millisecond.
+        return b"0 or 1"
     if isinstance(reply, tuple) and reply[1].startswith((b"ERR Unsupported option", b"ERR unknown subcommand")):
         return reply[1][:20]
     return in_order(words, reply)
