@@ -18,6 +18,7 @@ import pytest
 
 from etcd_servers import TREE, Cluster, needs_etcd, program
 from faults import patiently, sha, wait_until
+from guides import commands
 from loopback import free_port
 from test_belonging import start_adopting
 from test_clock import clock  # noqa: F401
@@ -665,8 +666,7 @@ def test_a_leader_killed_at_a_step_of_a_command_has_done_it_or_not(etcd, start_n
 
 
 def test_the_guide_works_as_it_is_written(binary, folder):
-    guide = (TREE / "docs/guides/directory.md").read_text(encoding="utf-8")
-    script = "\n".join(re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)).replace("/tmp/hl-guide", str(folder))
+    script = "\n".join(commands("directory.md")).replace("/tmp/hl-guide", str(folder))
     script = script.replace("23790", str(free_port())).replace("23800", str(free_port()))
     # Whoever types it sees the line that says ready.
     script = re.sub(r"^(a|b)=\$!$", r"\1=$!\nfor i in $(seq 200); do hinterland --socket " + str(folder) + r"/\1.sock status >/dev/null 2>&1 && break; sleep 0.1; done",

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from guides import commands
 from leavings import marked, processes, proportional_bytes
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
@@ -592,8 +593,7 @@ def test_a_shell_that_forks_all_the_time_ends(binary, library):
 
 
 def test_the_guide_works_as_it_is_written(binary, library, folder):
-    guide = (TREE / "docs/guides/far-memory.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
+    (script,) = commands("far-memory.md")
     path = f"{pathlib.Path(binary).parent}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
         ["sh", "-ec", script], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=SECONDS_MAX, check=False

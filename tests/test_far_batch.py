@@ -13,8 +13,7 @@ import sys
 import time
 
 import pytest
-
-TREE = pathlib.Path(__file__).resolve().parent.parent
+from guides import commands
 SECONDS_MAX = 120
 KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
 
@@ -310,8 +309,7 @@ def test_batches_that_make_no_sense_are_refused_before_anything_starts(ground):
 
 
 def test_the_guide_works_as_it_is_written(ground):
-    guide = (TREE / "docs/guides/far-batch.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
+    (script,) = commands("far-batch.md")
     path = f"{ground.binary.parent}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = {**ground.settings(), "env": {**ground.environment, "PATH": path}}
     done = subprocess.run(["sh", "-ec", script], capture_output=True, timeout=SECONDS_MAX, check=False, **settings)

@@ -9,8 +9,7 @@ import subprocess
 import xml.etree.ElementTree
 
 import pytest
-
-TREE = pathlib.Path(__file__).resolve().parent.parent
+from guides import commands
 SECONDS_MAX = 120
 KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
 needs_far_memory = pytest.mark.skipif(
@@ -241,8 +240,7 @@ def test_a_trace_of_utilisation_that_is_none_is_refused(binary, tmp_path):
 
 @needs_far_memory
 def test_the_guide_works_as_written(binary, tmp_path):
-    text = (TREE / "docs/guides/far-tuning.md").read_text(encoding="utf-8")
-    script = "\n".join(["set -e", *re.findall(r"```sh\n(.*?)```", text, re.DOTALL)])
+    script = "\n".join(["set -e", *commands("far-tuning.md")])
     environment = {**os.environ, "PATH": f"{binary.parent}:{os.environ['PATH']}"}
     ended = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False

@@ -3,8 +3,8 @@
 Only places differ: files below /tmp lie in the test's folder, ports are free ones, and what was built is not built again.
 """
 
+import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -12,6 +12,8 @@ import sys
 
 import pytest
 from conftest import TREE
+from faults import FULL
+from guides import blocks
 from loopback import free_port
 from test_resp import redis  # noqa: F401
 
@@ -36,12 +38,6 @@ sleep() {
 """
 
 
-def blocks(name):
-    """The language and the text of each block of a guide."""
-    text = (TREE / "docs/guides" / name).read_text(encoding="utf-8")
-    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 @pytest.fixture
 def follow(binary, folder, hinterland):
     """A function that types blocks of a guide in one shell, and ends what they have started; it gives what was printed."""
@@ -52,7 +48,7 @@ def follow(binary, folder, hinterland):
             (release / built).symlink_to(binary.parent / built)
     (folder / "python").symlink_to(TREE / "python")
 
-    def typed(chosen, changes=None):
+    def typed(chosen, changes=None, seconds=SECONDS):
         script, python = [BEGIN], []
 
         def run_python():
@@ -83,7 +79,7 @@ def follow(binary, folder, hinterland):
         environment.pop("HINTERLAND_SOCKET", None)
         with open(folder / "said", "w+", encoding="utf-8") as said:
             # Into a file: what runs on in the background would keep a pipe open.
-            status = subprocess.run(["bash", path], cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, timeout=SECONDS).returncode
+            status = subprocess.run(["bash", path], cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, timeout=seconds).returncode
             said.seek(0)
             words = said.read()
         assert status == 0, f"{words}\nof\n{path.read_text(encoding='utf-8')}"
@@ -123,6 +119,17 @@ def test_regions_from_the_command(follow):
     assert re.search(r"^made counters of 16.0 MiB at 0x", words, re.MULTILINE) and "1 page of counters lies on this node" in words
     # Pages on two nodes are no two copies.
     assert "\npages " in words and "copies" not in words, words
+
+
+def test_regions_from_python(follow):
+    """The two blocks are one program: a part with fewer rights, and a guard."""
+    nodes = [block for block in blocks("regions.md") if block[0] == ""][0][1]
+    nodes = nodes.replace("/b &\n", "/b &\nsleep 2\n").replace("/a &\n", "/a &\nsleep 2\n")
+    programs = [block for block in blocks("regions.md") if block[0] == "python"]
+    assert len(programs) == 2
+    looks = ("python", "assert pool.read(address, 8) == b'a record'\nprint('written under a lock')\n")
+    words = follow([("", nodes), *programs, looks], {"7401": str(free_port()), "7402": str(free_port())})
+    assert "written under a lock" in words, words
 
 
 MOUNTS = pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="nothing can be mounted here")
@@ -202,6 +209,22 @@ def test_llama_servers(follow, folder):
     words = follow([("sh", "set -m\n"), start, ask, end], ports)
     (there, text), (restored, same) = re.findall(r"(\d+) of \d+ '(.*)'$", words, re.MULTILINE)
     assert text == same and there == "0" and int(restored) >= 128 and '"restored": 1' in words, words
+
+
+@pytest.mark.skipif(not FULL, reason="starts two engines (./check --full)")
+@pytest.mark.skipif(not (TREE / ".cache/vllm/installed").exists(), reason="vLLM is not installed (bench/vllm/prepare.sh does it)")
+@pytest.mark.skipif(not shutil.which("nginx") or not shutil.which("curl"), reason="no nginx or curl (apt-get install nginx curl)")
+def test_vllm_engines(follow, folder):
+    (folder / ".cache").symlink_to(TREE / ".cache")
+    install, start, balance, ask, end = blocks("vllm.md")
+    assert "bench/vllm/prepare.sh" in install[1]
+    ports = {port: str(free_port()) for port in ("7401", "8000", "8001", "8002")}
+    # In a shell without a terminal each job is to be ended with all that it has started.
+    words = follow([("sh", "set -m\n"), start, balance, ask, end], {**ports, "; do sleep 1; done": "; do command sleep 1; done"}, seconds=900)
+    answers = [json.loads(line) for line in words.splitlines() if line.startswith('{"id"')]
+    assert len(answers) == 3 and len({answer["choices"][0]["text"] for answer in answers}) == 1, words
+    cached = [(answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0 for answer in answers]
+    assert cached[0] == 0 and cached[1] == 1024, words
 
 
 def test_mooncakes_store(follow, folder):

@@ -1,9 +1,8 @@
 """The guide docs/guides/two-racks.md, followed literally on two guests that are two racks."""
 
 from guests import Guest
-from guide import blocks
+from guides import commands
 
-PAGE = "two-racks.md"
 BEGIN = """
 network_up || exit 1
 printf '10.0.0.1 first.lan\\n10.0.0.2 second.lan\\n' >>/etc/hosts
@@ -14,16 +13,16 @@ members() {{ for _ in $(seq 400); do [ $(hinterland status --json 2>/dev/null | 
 """
 
 
-def commands(section):
+def quoted(section):
     """The commands of a section, each as one quoted word of a shell."""
-    return ["'" + block.replace("'", "'\\''") + "'" for block in blocks(PAGE, section)]
+    return ["'" + block.replace("'", "'\\''") + "'" for block in commands("two-racks.md", section)]
 
 
 def test_the_guide_is_followed_literally(boot, binary):
-    look, = commands("What each host can do")
-    key, first = commands("The first host")
-    second, = commands("The second host")
-    put, verify, get = commands("Put here, read there")
+    look, = quoted("What each host can do")
+    key, first = quoted("The first host")
+    second, = quoted("The second host")
+    put, verify, get = quoted("Put here, read there")
     begin = BEGIN.format(folder=binary.parent)
     north = f"""{begin}
 hinterland doctor >/dev/null; : {look}
