@@ -3,6 +3,7 @@
 //! Numbers of objects and epochs of copies are given from counters that are stored with what they count, so a node that holds one that was
 //! not given has it from a store that knew more. Nothing of such a node is deleted before somebody has decided.
 
+use crate::directory::Heard;
 use crate::draft::Draft;
 use crate::error::DirectoryError;
 use crate::extent::{FreePages, pages_for};
@@ -88,6 +89,15 @@ impl Draft<'_> {
         held.digest.is_some() && self.is_in_question(object)
     }
 
+    /// Whether a copy shows that a put ended well in a newer store which this one takes for going on, since its writer has not been heard of: only
+    /// of what is whole another node has a copy. A writer that is there gives the put up by itself, with its next heartbeat.
+    fn has_ended_well(&self, held: &Held, object: &ObjectRecord) -> bool {
+        let Stage::Writing { writer } = object.stage else { return false };
+        let is_unheard = self.lease(writer.node).is_none_or(|lease| lease.heard == Heard::Nothing);
+        let is_another = object.homes.iter().all(|home| home.epoch != held.epoch);
+        is_unheard && is_another && held.digest.is_some() && self.is_doubted_epoch(held.epoch)
+    }
+
     /// Whether a put was given up here of which a home may have a whole copy. No home lets go of it before that has been said.
     pub(crate) fn is_in_question(&self, object: &ObjectRecord) -> bool {
         matches!(object.stage, Stage::Removing { pages: None }) && self.is_of_before(object)
@@ -112,7 +122,10 @@ impl Draft<'_> {
         self.doubt(held.object, held.epoch);
         self.doubt_epochs(is_ungiven);
         // By now it may be known that there was a newer store.
-        if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
+        let is_over = |object: &ObjectRecord| {
+            self.may_have_ended_well(held, object) || self.has_ended_well(held, object)
+        };
+        if self.object(held.object).is_some_and(is_over) {
             self.forget_in_doubt(held.object);
         }
     }
