@@ -6,11 +6,12 @@ use crate::former::FormerPools;
 use crate::names::Renamed;
 use crate::record::{
     Change, Doubted, MemberRecord, MemberState, MetaRecord, OUTDATED_KEYS, ObjectRecord, PageHomeRecord,
-    PageMoveRecord, PageRecord, RegionRecord, Stage, format_of,
+    PageMoveRecord, PageRecord, RegionRecord, Runs, Stage, format_of,
 };
 use crate::reply::HomeInfo;
 use crate::state::State;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Epochs behind one that an earlier store gave that are not given here: it may have given more, as many objects may have been put, copied and renamed behind the
@@ -25,7 +26,7 @@ pub(crate) struct Draft<'a> {
     leases: &'a BTreeMap<NodeId, Lease>,
     pub(crate) renamed: &'a Renamed,
     meta: MetaRecord,
-    doubted: Option<Doubted<ObjectId>>,
+    doubted: Cow<'a, Runs>,
     doubted_epochs: Option<Doubted<Epoch>>,
     former: Option<FormerPools>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
@@ -52,7 +53,7 @@ impl<'a> Draft<'a> {
             leases,
             renamed,
             meta: state.meta,
-            doubted: state.doubted,
+            doubted: Cow::Borrowed(&state.doubted),
             doubted_epochs: state.doubted_epochs,
             former: None,
             members: BTreeMap::new(),
@@ -193,7 +194,7 @@ impl<'a> Draft<'a> {
     /// member that is gone since; and one that is there may have let go of copies since. So it must have been heard of, and where the store is known to
     /// have been older, it must have said what it holds.
     pub(crate) fn is_sure_of(&self, node: NodeId) -> bool {
-        let has_gone_back = self.doubted.is_some() || self.doubted_epochs.is_some();
+        let has_gone_back = !self.doubted.is_empty() || self.doubted_epochs.is_some();
         let needed = if has_gone_back { Heard::Holdings } else { Heard::Presence };
         self.is_up(node) && self.lease(node).is_some_and(|lease| lease.heard >= needed)
     }
@@ -262,16 +263,15 @@ impl<'a> Draft<'a> {
 
     /// Whether an earlier store may have given the number of an object, and this one has not.
     pub(crate) fn is_doubted(&self, object: ObjectId) -> bool {
-        self.doubted.is_some_and(|doubted| doubted.contains(object))
+        self.doubted.contains(object)
     }
 
-    /// Puts an object in doubt, with all numbers that were not given before it: none of them is given again, and neither is the epoch. Of one
+    /// Puts an object in doubt, with all numbers before it that were not given: none of them is given again, and neither is the epoch. Of one
     /// that is known here the number is in no doubt.
     pub(crate) fn doubt(&mut self, object: ObjectId, epoch: Epoch) {
         if self.object(object).is_none() {
             let end = ObjectId(object.0.saturating_add(1));
-            let passed = Doubted { first: object.min(ObjectId(self.meta.next_object)), end };
-            self.doubted = Some(self.doubted.map_or(passed, |doubted| doubted.with(passed)));
+            self.doubted.to_mut().add(Doubted { first: object.min(ObjectId(self.meta.next_object)), end });
             self.meta.next_object = self.meta.next_object.max(end.0);
         }
         if epoch.0 >= self.meta.next_epoch {
@@ -401,9 +401,9 @@ impl<'a> Draft<'a> {
         gone.append(&mut come);
         gone.extend(answer);
         let former = self.former.as_ref().unwrap_or(&self.state.former);
-        self.meta.format = format_of(self.doubted, self.doubted_epochs, former);
+        self.meta.format = format_of(&self.doubted, self.doubted_epochs, former);
         let (differs, epochs_differ) =
-            (self.doubted != self.state.doubted, self.doubted_epochs != self.state.doubted_epochs);
+            (*self.doubted != self.state.doubted, self.doubted_epochs != self.state.doubted_epochs);
         let former_differs = *former != self.state.former;
         let changes = !gone.is_empty() || differs || epochs_differ || former_differs;
         // With the first change all three go under the keys that they have by now.
@@ -411,7 +411,9 @@ impl<'a> Draft<'a> {
         if moves {
             gone.extend(OUTDATED_KEYS.map(Change::Outdated));
         }
-        gone.extend(self.doubted.filter(|_| differs || moves).map(Change::Doubted));
+        if differs || (moves && !self.doubted.is_empty()) {
+            gone.push(Change::Doubted(self.doubted.into_owned()));
+        }
         gone.extend(self.doubted_epochs.filter(|_| epochs_differ || moves).map(Change::DoubtedEpochs));
         if former_differs || (moves && !former.is_empty()) {
             gone.push(Change::Former(former.clone()));

@@ -6,7 +6,7 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
-//! | `meta` | the twelve bytes `meta-doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
+//! | `meta` | the twelve bytes `meta-doubted` | first object id and the one behind the last, of each run: numbers that a store gave of which nothing is known here |
 //! | `meta` | the nineteen bytes `meta-doubted-epochs` | first epoch and the one behind the last: epochs that a store gave, or may have given, of which nothing is known here |
 //! | `meta` | the eleven bytes `meta-former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
@@ -23,9 +23,9 @@
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
 //! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is. Up to format 2
 //! the byte of a home was only 0 or 1: such a store is read as it is too, and an older release refuses one that may have others.
-//! Format 4 is that of stores with one of the last three records of `meta`; all others are written in format 3. Those three stand behind the
-//! format in the store's order: a release that does not know them refuses the format before it meets them. A store of format 3 may have them
-//! without the `meta-` in front, as they were written at first.
+//! Format 4 is that of stores with one of the last three records of `meta`, and format 5 that of those with several runs of numbers; all others are
+//! written in format 3. Those three stand behind the format in the store's order: a release that does not know them refuses the format before it
+//! meets them. A store of format 3 may have them without the `meta-` in front, as they were written at first.
 
 use crate::former::FormerPools;
 use crate::{ContentDigest, PageRun, Reply, Writer};
@@ -33,8 +33,10 @@ use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
-/// Version of the records that is written where there is something in doubt, or pools of before.
-pub(crate) const FORMAT: u32 = 4;
+/// Version of the records that is written where several runs of numbers are in doubt.
+pub(crate) const FORMAT: u32 = 5;
+/// Version that is written where there is something in doubt, or pools of before.
+const FORMAT_DOUBTED: u32 = 4;
 /// Version that is written where there is nothing of that kind: an older release reads it as well.
 const FORMAT_PLAIN: u32 = 3;
 /// Oldest version that can be read; what is older or newer is refused at recovery.
@@ -43,9 +45,9 @@ pub(crate) const FORMAT_OLDEST: u32 = 1;
 pub(crate) const OBJECT_FIRST: u64 = 16;
 /// Key of the record in [`Table::Meta`] that every store has.
 pub(crate) const META_KEY: &[u8] = b"meta";
-/// Key of the [`Doubted`] objects in [`Table::Meta`]; most stores have none.
+/// Key of the objects in doubt ([`Runs`]) in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_KEY: &[u8] = b"meta-doubted";
-/// Key of the [`Doubted`] epochs in [`Table::Meta`]; most stores have none.
+/// Key of the epochs in doubt (a [`Doubted`]) in [`Table::Meta`]; most stores have none.
 pub(crate) const DOUBTED_EPOCHS_KEY: &[u8] = b"meta-doubted-epochs";
 /// Key of the pools of before in [`Table::Meta`]; most stores have none.
 pub(crate) const FORMER_KEY: &[u8] = b"meta-former";
@@ -372,13 +374,12 @@ impl Default for MetaRecord {
 }
 
 /// The version in which a store is written that has these records.
-pub(crate) fn format_of(
-    doubted: Option<Doubted<ObjectId>>,
-    doubted_epochs: Option<Doubted<Epoch>>,
-    former: &FormerPools,
-) -> u32 {
-    let is_plain = doubted.is_none() && doubted_epochs.is_none() && former.is_empty();
-    if is_plain { FORMAT_PLAIN } else { FORMAT }
+pub(crate) fn format_of(doubted: &Runs, doubted_epochs: Option<Doubted<Epoch>>, former: &FormerPools) -> u32 {
+    match doubted.0.len() {
+        0 if doubted_epochs.is_none() && former.is_empty() => FORMAT_PLAIN,
+        0 | 1 => FORMAT_DOUBTED,
+        _ => FORMAT,
+    }
 }
 
 /// Numbers, of objects or epochs, that this store has not given, and that an earlier one gave, or may have given, which knew more.
@@ -394,9 +395,61 @@ impl<T: Copy + Ord> Doubted<T> {
         (self.first..self.end).contains(&number)
     }
 
-    /// The smallest run that holds both. What was given here in between is recorded.
+    /// The smallest run that holds both. What was given here in between is recorded, or was.
     pub(crate) fn with(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), end: self.end.max(other.end) }
+    }
+}
+
+/// Most runs of numbers that are kept apart: some hundred bytes, which are looked through for each copy that a node names.
+const RUNS_MAX: usize = 64;
+
+/// All numbers of objects in doubt: runs, ascending, with numbers between them that are in no doubt. What is gone of those was removed here.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Runs(Vec<Doubted<ObjectId>>);
+
+impl Runs {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, object: ObjectId) -> bool {
+        self.0.iter().any(|run| run.contains(object))
+    }
+
+    /// Adds a run. Where there are too many, the two that lie next to each other become one: about a number between them somebody is asked in
+    /// vain, and nothing is lost.
+    pub(crate) fn add(&mut self, run: Doubted<ObjectId>) {
+        let is_apart = |other: &Doubted<ObjectId>| other.end < run.first || run.end < other.first;
+        let joined = self.0.extract_if(.., |other| !is_apart(other)).fold(run, Doubted::with);
+        let place = self.0.partition_point(|other| other.first < joined.first);
+        self.0.insert(place, joined);
+        if self.0.len() > RUNS_MAX {
+            let gap = |place: &usize| self.0[place + 1].first.0 - self.0[*place].end.0;
+            if let Some(place) = (0..self.0.len() - 1).min_by_key(gap) {
+                let next = self.0.remove(place + 1);
+                self.0[place] = self.0[place].with(next);
+            }
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        self.0.iter().flat_map(encode).collect()
+    }
+
+    /// Reads what was encoded; nothing else.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut runs: Vec<Doubted<ObjectId>> = Vec::new();
+        while !bytes.is_empty() {
+            let (run, rest) = postcard::take_from_bytes::<Doubted<ObjectId>>(bytes).ok()?;
+            let is_behind = runs.last().is_none_or(|last| last.end < run.first);
+            if !is_behind || run.first >= run.end || runs.len() == RUNS_MAX {
+                return None;
+            }
+            runs.push(run);
+            bytes = rest;
+        }
+        (!runs.is_empty()).then_some(Self(runs))
     }
 }
 
@@ -404,7 +457,7 @@ impl<T: Copy + Ord> Doubted<T> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Meta(MetaRecord),
-    Doubted(Doubted<ObjectId>),
+    Doubted(Runs),
     DoubtedEpochs(Doubted<Epoch>),
     Former(FormerPools),
     /// What stands under this key stands under another one by now.
@@ -424,7 +477,7 @@ impl Change {
     pub(crate) fn mutation(&self) -> Mutation {
         let (table, key, value) = match self {
             Self::Meta(meta) => (Table::Meta, META_KEY.to_vec(), Some(encode(meta))),
-            Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(encode(doubted))),
+            Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(doubted.encode())),
             Self::DoubtedEpochs(doubted) => (Table::Meta, DOUBTED_EPOCHS_KEY.to_vec(), Some(encode(doubted))),
             Self::Former(former) => (Table::Meta, FORMER_KEY.to_vec(), Some(encode(former))),
             Self::Outdated(key) => (Table::Meta, key.to_vec(), None),
@@ -484,6 +537,31 @@ mod tests {
         assert_eq!(charged_bytes(PAGE_BYTES - 1), PAGE_BYTES);
         assert_eq!(charged_bytes(PAGE_BYTES), PAGE_BYTES);
         assert_eq!(charged_bytes(PAGE_BYTES + 1), 2 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn runs_that_meet_are_one_and_of_too_many_the_nearest() {
+        let run = |first, end| Doubted { first: ObjectId(first), end: ObjectId(end) };
+        let mut runs = Runs::default();
+        for (first, end) in [(40, 50), (20, 21), (60, 70), (30, 31), (21, 22), (49, 61)] {
+            runs.add(run(first, end));
+        }
+        assert_eq!(runs.0, [run(20, 22), run(30, 31), run(40, 70)]);
+        assert_eq!(Runs::decode(&runs.encode()), Some(runs.clone()));
+        runs.add(run(16, 100));
+        assert_eq!(runs.0, [run(16, 100)]);
+        // As format 4 has it.
+        assert_eq!(runs.encode(), encode(&run(16, 100)));
+        for number in 1..=RUNS_MAX as u64 {
+            // The third lies next to the second.
+            let first = 1000 * number - 500 * u64::from(number == 3);
+            runs.add(run(first, first + 1));
+        }
+        assert_eq!(runs.0.len(), RUNS_MAX);
+        assert_eq!(runs.0[1..4], [run(1000, 1001), run(2000, 2501), run(4000, 4001)]);
+        for wrong in [&[][..], &[20, 20], &[20, 30, 30, 40], &[20, 30, 10, 15], &[20, 30, 40], &[30, 20]] {
+            assert_eq!(Runs::decode(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

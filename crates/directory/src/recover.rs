@@ -4,7 +4,7 @@ use crate::error::{Contradiction, RecoverError};
 use crate::former::FormerPools;
 use crate::record::{
     DOUBTED_EPOCHS_KEY, DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, FORMER_KEY, META_KEY, MetaRecord,
-    OUTDATED_KEYS, Record, Table, format_of,
+    OUTDATED_KEYS, Record, Runs, Table, format_of,
 };
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
@@ -20,7 +20,7 @@ use crate::record::{
 #[derive(Default)]
 struct Tables {
     meta: Option<MetaRecord>,
-    doubted: Option<Doubted<ObjectId>>,
+    doubted: Runs,
     doubted_epochs: Option<Doubted<Epoch>>,
     former: FormerPools,
     outdated: bool,
@@ -51,7 +51,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     state.former = tables.former;
     state.outdated = tables.outdated;
     // A meta record of an older format is written anew with the first change.
-    let format = format_of(state.doubted, state.doubted_epochs, &state.former);
+    let format = format_of(&state.doubted, state.doubted_epochs, &state.former);
     state.stored = state.meta.format == format;
     state.meta.format = format;
     state.members = tables.members;
@@ -124,6 +124,7 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
 }
 
 fn read_meta(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
+    let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
     let outdated = OUTDATED_KEYS.iter().position(|key| *key == record.key);
     tables.outdated |= outdated.is_some();
     let key = match outdated {
@@ -132,10 +133,10 @@ fn read_meta(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     };
     match key {
         META_KEY => tables.meta = Some(value(record)?),
-        DOUBTED_KEY => tables.doubted = Some(value(record)?),
+        DOUBTED_KEY => tables.doubted = Runs::decode(&record.value).ok_or_else(unreadable)?,
         DOUBTED_EPOCHS_KEY => tables.doubted_epochs = Some(value(record)?),
         FORMER_KEY => tables.former = value(record)?,
-        _ => return Err(RecoverError::Unreadable { table: record.table, key: record.key.clone() }),
+        _ => return Err(unreadable()),
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::extent::{FreePages, pages_for};
 use crate::former::FormerPools;
 use crate::record::{
     AnswerRecord, Change, Doubted, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
-    PageRecord, RegionRecord, Stage,
+    PageRecord, RegionRecord, Runs, Stage,
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
     /// Numbers that an earlier, newer store gave.
-    pub(crate) doubted: Option<Doubted<ObjectId>>,
+    pub(crate) doubted: Runs,
     /// Epochs that it gave, or may have given.
     pub(crate) doubted_epochs: Option<Doubted<Epoch>>,
     /// Pools that objects were in before.
@@ -57,7 +57,7 @@ impl State {
     pub(crate) fn empty() -> Self {
         Self {
             meta: MetaRecord::default(),
-            doubted: None,
+            doubted: Runs::default(),
             doubted_epochs: None,
             former: FormerPools::new(),
             outdated: false,
@@ -143,7 +143,7 @@ impl State {
                     self.meta = meta;
                     self.stored = true;
                 }
-                Change::Doubted(doubted) => self.doubted = Some(doubted),
+                Change::Doubted(doubted) => self.doubted = doubted,
                 Change::DoubtedEpochs(doubted) => self.doubted_epochs = Some(doubted),
                 Change::Former(former) => self.former = former,
                 Change::Outdated(_) => self.outdated = false,

@@ -512,6 +512,37 @@ fn a_put_that_was_given_up_and_may_have_ended_well_is_not_let_go_of_with_a_heart
 }
 
 #[test]
+fn what_was_removed_stays_so_although_a_put_of_a_lower_number_is_in_doubt() {
+    let mut world = World::new();
+    let writer = Writer { node: NodeId(1), incarnation: world.incarnation, token: 90 };
+    let (size, placement) = (Some(MIB), Placement::Policy);
+    let reserve = Command::Reserve { name: name(0), size, copies: 1, placement, writer };
+    let Ok(Reply::Reserved { object: going_on, .. }) = world.ask(&reserve) else { panic!("no put") };
+    world.put(&name(2), 1);
+    let (removed, _) = world.bytes().pop_first().unwrap();
+    let (home, _, third) = home_and_others(&world);
+    let old = world.store.clone();
+    world.put(&name(3), 1);
+    world.move_to(&name(3), third);
+    world.put_back(old);
+    assert_eq!(world.come(third, true), Come::Adopted(Vec::new()));
+    world.ask(&Command::Abort { object: going_on }).unwrap();
+    assert_eq!(world.come(home, false), Come::Up);
+    // It is given up as lost, what it held is removed, and then it is found again.
+    let (incarnation, departure) = (world.incarnation, Departure::GoneWithLastCopies);
+    world.ask(&Command::Leave { node: home, incarnation, departure }).unwrap();
+    world.remove(&name(2));
+    world.incarnation += 1;
+    assert_eq!(world.come(home, false), Come::Up);
+    assert!(!world.nodes[&home].contains_key(&removed));
+    // The put is asked about all the same.
+    let found = Found { object: going_on, ..world.nodes[&third].values().next().unwrap().clone() };
+    world.nodes.get_mut(&home).unwrap().insert(going_on, found);
+    world.incarnation += 1;
+    assert_eq!(world.come(home, false), Come::Refused);
+}
+
+#[test]
 fn evidence_that_shows_no_later_epoch_keeps_puts_that_were_given_up_as_well() {
     for is_number in [true, false] {
         let mut world = World::new();

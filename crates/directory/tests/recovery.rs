@@ -135,8 +135,8 @@ fn an_id_that_would_be_given_again_is_refused() {
 #[test]
 fn another_format_and_a_missing_meta_record_are_refused() {
     let mut other = records();
-    find(&mut other, Table::Meta, b"meta").value = vec![5, 1, 1, 1, 1];
-    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 5 });
+    find(&mut other, Table::Meta, b"meta").value = vec![6, 1, 1, 1, 1];
+    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 6 });
     let mut none = records();
     none.retain(|record| record.table != Table::Meta);
     assert_eq!(recover(none).unwrap_err(), RecoverError::NoMeta);
@@ -153,7 +153,7 @@ fn a_store_of_a_later_release_is_refused_for_its_format_whatever_else_it_has() {
     let error = recover(later).unwrap_err();
     assert_eq!(error, RecoverError::OtherFormat { found: 9 });
     let words = error.to_string();
-    assert!(words.contains("format 9") && words.contains("1 to 4"), "{words}");
+    assert!(words.contains("format 9") && words.contains("1 to 5"), "{words}");
     assert!(words.contains("run the release that wrote it"), "{words}");
 }
 
@@ -207,6 +207,24 @@ fn a_store_has_the_format_that_says_which_releases_can_read_it() {
     // What needs no later release stays as it is.
     let remove = Command::Remove { name: ObjectName::parse("x").unwrap(), object: None };
     assert_eq!(meta(&mut changed(plain, &remove)).1, 3);
+}
+
+#[test]
+fn a_store_with_several_runs_of_numbers_in_doubt_has_a_format_of_its_own() {
+    let reserve = |name: &str| {
+        let (name, writer) =
+            (ObjectName::parse(name).unwrap(), Writer { node: NodeId(3), incarnation: 1, token: 2 });
+        Command::Reserve { name, size: Some(MIB), copies: 1, placement: Placement::Policy, writer }
+    };
+    let (told, _) = evidence();
+    // Of the first nobody knows how it ended, and the second goes on.
+    let going_on = changed(changed(records(), &reserve("z")), &reserve("z2"));
+    let newer = changed(changed(going_on, &told), &Command::Abort { object: ObjectId(18) });
+    assert_eq!(value(&mut newer.clone(), Table::Meta, b"meta-doubted"), [18, 19, 20, 100]);
+    assert_eq!(meta(&mut newer.clone()).1, 5);
+    recover(newer.clone()).unwrap().check().unwrap();
+    let told_again = changed(newer.clone(), &told);
+    assert!(recover(told_again).unwrap().same_records(&recover(newer).unwrap()));
 }
 
 /// The same records as a release wrote them that had no format for them.
