@@ -84,18 +84,12 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a put that was given up here, before anything was heard of a newer store, may have ended well there: a home has it whole.
+    /// Whether a put that was given up here before anything was heard of a newer store, or goes on here alone, may have ended well there: a node
+    /// has it whole. A writer that is there gives up by itself, with its next heartbeat, what it does not know.
     fn may_have_ended_well(&self, held: &Held, object: &ObjectRecord) -> bool {
-        held.digest.is_some() && self.is_in_question(object)
-    }
-
-    /// Whether a copy shows that a put ended well in a newer store which this one takes for going on, since its writer has not been heard of: only
-    /// of what is whole another node has a copy. A writer that is there gives the put up by itself, with its next heartbeat.
-    fn has_ended_well(&self, held: &Held, object: &ObjectRecord) -> bool {
-        let Stage::Writing { writer } = object.stage else { return false };
-        let is_unheard = self.lease(writer.node).is_none_or(|lease| lease.heard == Heard::Nothing);
-        let is_another = object.homes.iter().all(|home| home.epoch != held.epoch);
-        is_unheard && is_another && held.digest.is_some() && self.is_doubted_epoch(held.epoch)
+        let is_unheard = |node| self.lease(node).is_none_or(|lease| lease.heard == Heard::Nothing);
+        let is_left = matches!(object.stage, Stage::Writing { writer } if is_unheard(writer.node));
+        held.digest.is_some() && (self.is_in_question(object) || (is_left && self.is_of_before(object)))
     }
 
     /// Whether a put was given up here of which a home may have a whole copy. No home lets go of it before that has been said.
@@ -122,10 +116,7 @@ impl Draft<'_> {
         self.doubt(held.object, held.epoch);
         self.doubt_epochs(is_ungiven);
         // By now it may be known that there was a newer store.
-        let is_over = |object: &ObjectRecord| {
-            self.may_have_ended_well(held, object) || self.has_ended_well(held, object)
-        };
-        if self.object(held.object).is_some_and(is_over) {
+        if self.object(held.object).is_some_and(|object| self.may_have_ended_well(held, object)) {
             self.forget_in_doubt(held.object);
         }
     }

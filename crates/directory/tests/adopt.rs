@@ -13,6 +13,7 @@ const MIB: u64 = 1 << 20;
 const NODES: u64 = 3;
 
 /// A directory, its store, and what is really on each node.
+#[derive(Clone)]
 struct World {
     directory: Directory,
     store: Vec<Record>,
@@ -21,6 +22,8 @@ struct World {
     away: BTreeSet<NodeId>,
     incarnation: u64,
     puts: u64,
+    /// Puts that go on, with what each home will have of them.
+    going_on: Vec<Vec<(NodeId, Found)>>,
 }
 
 impl World {
@@ -28,7 +31,8 @@ impl World {
         let directory = Directory::recover(Settings::default(), 0, Vec::new()).unwrap();
         let nodes = (1..=NODES).map(|node| (NodeId(node), BTreeMap::new())).collect();
         let away = BTreeSet::new();
-        let mut world = Self { directory, store: Vec::new(), nodes, away, incarnation: 1, puts: 0 };
+        let (store, going_on) = (Vec::new(), Vec::new());
+        let mut world = Self { directory, store, nodes, away, incarnation: 1, puts: 0, going_on };
         for node in 1..=NODES {
             assert_eq!(world.come(NodeId(node), false), Come::Up);
         }
@@ -55,25 +59,46 @@ impl World {
 
     /// The same; gives the store as it was while the put was going on.
     fn put_and(&mut self, name: &ObjectName, copies: u8) -> Vec<Record> {
+        let is_begun = self.begin(name, copies);
+        let between = self.store.clone();
+        assert!(!is_begun || self.end(self.going_on.len() - 1), "what was just begun ends well");
+        between
+    }
+
+    /// Begins a put, from the first node that runs; whether it is not refused.
+    fn begin(&mut self, name: &ObjectName, copies: u8) -> bool {
         self.puts += 1;
         let Some(node) = self.nodes.keys().copied().find(|node| !self.away.contains(node)) else {
-            return self.store.clone();
+            return false;
         };
         let writer = Writer { node, incarnation: self.incarnation, token: self.puts };
         let (size, placement) = (Some(MIB), Placement::Policy);
         let command = Command::Reserve { name: name.clone(), size, copies, placement, writer };
-        let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return self.store.clone() };
-        let between = self.store.clone();
+        let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return false };
         let mut digest = ContentDigest::default();
         digest.0[..8].copy_from_slice(&self.puts.to_le_bytes());
-        let nodes = homes.iter().map(|home| home.node).collect();
-        self.ask(&Command::Seal { object, size: MIB, digest, homes: nodes }).unwrap();
-        for home in homes {
-            let (epoch, digest) = (home.epoch, Some(digest));
-            let found = Found { object, epoch, name: name.clone(), as_of: epoch, bytes: MIB, digest };
-            self.nodes.get_mut(&home.node).unwrap().insert(object, found);
+        let found = |epoch| Found {
+            object,
+            epoch,
+            name: name.clone(),
+            as_of: epoch,
+            bytes: MIB,
+            digest: Some(digest),
+        };
+        self.going_on.push(homes.iter().map(|home| (home.node, found(home.epoch))).collect());
+        true
+    }
+
+    /// Ends a put that goes on; whether it ended well.
+    fn end(&mut self, place: usize) -> bool {
+        let copies = self.going_on.remove(place);
+        let (object, digest) = (copies[0].1.object, copies[0].1.digest.unwrap());
+        let homes = copies.iter().map(|(node, _)| *node).collect();
+        let is_sealed = self.ask(&Command::Seal { object, size: MIB, digest, homes }).is_ok();
+        for (node, found) in copies.into_iter().filter(|_| is_sealed) {
+            self.nodes.get_mut(&node).unwrap().insert(object, found);
         }
-        between
+        is_sealed
     }
 
     /// Makes a copy on another node, and loses the first of those that there were.
@@ -269,6 +294,8 @@ fn name(number: u8) -> ObjectName {
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, u8),
+    Begin(u8, u8),
+    End(u8),
     Remove(u8),
     Move(u8, u64),
     Go(u64, Departure),
@@ -296,10 +323,26 @@ fn steps_of_nodes() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..14)
 }
 
+/// The same with puts that go on over other steps.
+fn steps_of_puts() -> impl Strategy<Value = Vec<Step>> {
+    let begin = (any::<u8>(), 1..=2u8).prop_map(|(name, copies)| Step::Begin(name, copies));
+    let end = any::<u8>().prop_map(Step::End);
+    (steps_of_nodes(), prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![begin, end]), 0..8))
+        .prop_map(|(mut steps, puts)| {
+            for (place, put) in puts {
+                steps.insert(place.index(steps.len() + 1), put);
+            }
+            steps
+        })
+}
+
 fn run(world: &mut World, steps: &[Step]) {
     for step in steps {
         match step {
             Step::Put(number, copies) => world.put(&name(*number), *copies),
+            Step::Begin(number, copies) => drop(world.begin(&name(*number), *copies)),
+            Step::End(_) if world.going_on.is_empty() => {}
+            Step::End(place) => drop(world.end(usize::from(*place) % world.going_on.len())),
             Step::Remove(number) => world.remove(&name(*number)),
             Step::Move(number, node) => world.move_to(&name(*number), NodeId(*node)),
             Step::Go(node, departure) => world.go(NodeId(*node), *departure),
@@ -374,6 +417,48 @@ proptest! {
             prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
         }
         // Another start of each, with what goes on there, takes nothing either.
+        for node in order {
+            world.incarnation += 1;
+            world.come(NodeId(node), true);
+            world.repair();
+        }
+        for (object, digest) in there {
+            prop_assert!(world.can_read(object, digest), "{} after another start of each", object);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_put_that_was_going_on_when_the_store_was_copied_is_led_to_again_if_evidence_comes_first(
+        before in steps_of_puts(),
+        after in steps_of_puts(),
+        starts in prop::collection::vec((1..=NODES, any::<bool>(), any::<bool>()), 0..6),
+        order in Just(vec![1, 2, 3]).prop_shuffle(),
+    ) {
+        let mut world = World::new();
+        run(&mut world, &before);
+        let old = world.store.clone();
+        run(&mut world, &after);
+        let there = world.whole();
+        world.put_back(old);
+        // Without any nobody knows that the store is older.
+        let is_refused = |node: &u64| world.clone().come(NodeId(*node), false) == Come::Refused;
+        let Some(bearer) = order.iter().copied().find(is_refused) else { return Ok(()) };
+        world.come(NodeId(bearer), false);
+        world.incarnation += 1;
+        for (node, adopt, is_killed) in starts {
+            world.come_and(NodeId(node), adopt, is_killed);
+            world.incarnation += 1;
+        }
+        for node in &order {
+            prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
+        }
+        for (object, digest) in &there {
+            prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
+        }
         for node in order {
             world.incarnation += 1;
             world.come(NodeId(node), true);
@@ -479,6 +564,26 @@ fn a_copy_elsewhere_of_a_put_that_goes_on_or_was_given_up_in_an_older_store_is_k
         assert_eq!(world.come(other, true), Come::Adopted(Vec::new()), "{is_first} {is_given_up}");
         assert!(world.can_read(object, digest), "{is_first} {is_given_up}");
     }
+}
+
+#[test]
+fn a_put_that_goes_on_in_an_older_store_is_asked_about_before_its_writer_comes() {
+    let mut world = World::new();
+    let old = world.put_and(&name(0), 2);
+    let (object, digest) = world.bytes().pop_first().unwrap();
+    let (writer, other, third) = home_and_others(&world);
+    assert!(writer == NodeId(1) && world.nodes[&other].contains_key(&object));
+    world.put(&name(2), 1);
+    world.move_to(&name(2), third);
+    world.put_back(old);
+    assert_eq!(world.come(third, true), Come::Adopted(Vec::new()));
+    // Its writer would give it up, and the other home would hear nothing of it before its next start.
+    assert_eq!(world.come(other, false), Come::Refused);
+    world.incarnation += 1;
+    assert_eq!(world.come(other, true), Come::Adopted(Vec::new()));
+    assert!(world.can_read(object, digest));
+    assert_eq!(world.come(writer, true), Come::Adopted(Vec::new()));
+    assert!(world.can_read(object, digest));
 }
 
 #[test]
