@@ -60,6 +60,8 @@ fn run(steps: &[(u8, step::Step)]) -> BTreeSet<(String, bool)> {
                     store.write(plan.mutations());
                     let reply = directory.commit(plan);
                     plain.learn(now_ms, &command, &reply);
+                    let is_shown = matches!(command, Command::ShowHeld { .. });
+                    assert!(!is_shown || directory.same_records(&before), "step {place}: {command:?}");
                 }
                 Err(error) => {
                     assert!(!allowed, "step {place}: the model allows {command:?}, but: {error}");
@@ -147,6 +149,7 @@ fn random_steps_are_accepted_and_refused_in_every_way() {
         "Join",
         "Heartbeat",
         "NodeObjects",
+        "ShowHeld",
         "Leave",
         "Reserve",
         "Grow",

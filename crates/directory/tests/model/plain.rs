@@ -168,7 +168,9 @@ impl Plain {
             Command::Heartbeat { node, incarnation, .. } | Command::Forget { node, incarnation, .. } => {
                 self.present(*node, *incarnation)
             }
-            Command::NodeObjects { node, incarnation, .. } => self.present(*node, *incarnation),
+            Command::NodeObjects { node, incarnation, .. } | Command::ShowHeld { node, incarnation, .. } => {
+                self.present(*node, *incarnation)
+            }
             Command::Leave { node, incarnation, departure } => {
                 let known = self.members.get(node).is_some_and(|m| m.incarnation == *incarnation);
                 known && (*departure != Departure::Gone || !self.has_last_copies(*node))
@@ -293,6 +295,8 @@ impl Plain {
                 self.reconcile(*node, *after, objects, *more, delete);
                 assert_eq!(*up, self.is_up(*node));
             }
+            // It is no list: no copy goes for it, and the member does not come up.
+            (Command::ShowHeld { node, .. }, Reply::Shown { up }) => assert_eq!(*up, self.is_up(*node)),
             (Command::Leave { node, departure, .. }, Reply::Left { .. }) => {
                 self.take_down(*node);
                 if *departure != Departure::ComesBack {

@@ -16,6 +16,7 @@ pub enum Step {
     Restart { node: u8, keep: u8 },
     Beat { node: u8, old: bool },
     Report { node: u8, keep: u8, cut: bool, old: bool },
+    Show { node: u8, keep: u8, old: bool },
     Leave { node: u8, departure: u8 },
     Reserve { node: u8, name: u8, size: u8, stream: bool, copies: u8, rack: Option<u8>, token: u8 },
     Grow { object: u8, size: u8 },
@@ -39,6 +40,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         6 => (byte(), flag()).prop_map(|(node, old)| Step::Beat { node, old }),
         4 => (byte(), byte(), flag(), flag())
             .prop_map(|(node, keep, cut, old)| Step::Report { node, keep, cut, old }),
+        3 => (byte(), byte(), flag()).prop_map(|(node, keep, old)| Step::Show { node, keep, old }),
         1 => (byte(), byte()).prop_map(|(node, departure)| Step::Leave { node, departure }),
         6 => (byte(), byte(), byte(), flag(), byte(), prop::option::weighted(0.3, byte()), byte()).prop_map(
             |(node, name, size, stream, copies, rack, token)| Step::Reserve {
@@ -129,6 +131,11 @@ impl Step {
                 Command::Heartbeat { node, incarnation: life(plain, node, old), used_bytes: 5 }
             }
             Step::Report { node, keep, cut, old } => report(plain, node_of(node), keep, cut, old),
+            Step::Show { node, keep, old } => {
+                let node = node_of(node);
+                let (incarnation, objects) = (life(plain, node, old), some_held(plain, node, keep));
+                Command::ShowHeld { node, incarnation, objects }
+            }
             Step::Leave { node, departure } => {
                 let departures = [Departure::ComesBack, Departure::Gone, Departure::GoneWithLastCopies];
                 let departure = departures[usize::from(departure) % 3];
@@ -222,8 +229,20 @@ fn seal(plain: &Plain, object: u8, size: u8, fewer: bool, wrong: bool) -> Comman
     Command::Seal { object, size, digest: digest(object, wrong), homes }
 }
 
-/// A list of some of the copies that the node should hold, and now and then of one that nobody knows.
+/// The next part of the list of what the node says that it holds.
 fn report(plain: &Plain, node: NodeId, keep: u8, cut: bool, old: bool) -> Command {
+    let mut objects = some_held(plain, node, keep);
+    let after = plain.members.get(&node).map_or(ObjectId(0), |member| member.through);
+    objects.retain(|held| held.object > after);
+    let more = cut && objects.len() > 1;
+    if more {
+        objects.truncate(1);
+    }
+    Command::NodeObjects { node, incarnation: life(plain, node, old), after, objects, more }
+}
+
+/// Some of the copies that the node should hold, and now and then one that nobody knows.
+fn some_held(plain: &Plain, node: NodeId, keep: u8) -> Vec<Held> {
     let recorded =
         plain.objects.iter().filter_map(|(id, object)| Some((*id, object, *object.homes.get(&node)?)));
     let kept = recorded.filter(|(id, ..)| keep > 128 || (u64::from(keep) >> (id.0 % 7)) & 1 == 1);
@@ -239,11 +258,5 @@ fn report(plain: &Plain, node: NodeId, keep: u8, cut: bool, old: bool) -> Comman
         objects.extend(plain.gone().map(|object| Held { object, epoch: Epoch(1), digest: None }));
         objects.sort_unstable_by_key(|held| held.object);
     }
-    let after = plain.members.get(&node).map_or(ObjectId(0), |member| member.through);
-    objects.retain(|held| held.object > after);
-    let more = cut && objects.len() > 1;
-    if more {
-        objects.truncate(1);
-    }
-    Command::NodeObjects { node, incarnation: life(plain, node, old), after, objects, more }
+    objects
 }
