@@ -43,3 +43,23 @@ def test_a_node_that_is_gone_is_forgotten_and_its_copies_are_made_anew(three, fo
     a.run("rm", "once")
     unknown = a.run("forget", c.address, check=False)
     assert unknown.returncode == 1 and "the pool has no node" in unknown.stderr, unknown.stderr
+
+
+def test_nodes_are_shown_and_taken_out_by_the_names_that_people_gave_them(start_node):
+    """Also after the directory has begun anew while one of them was down."""
+    options = ["--capacity", "64M"]
+    a = start_node("first", rack="north", options=options)
+    b = start_node("second", rack="north", join=a.address, options=options)
+    names = lambda: {member["name"]: member["up"] for member in a.json("status")["members"] or []}
+    assert names() == {"first": True, "second": True}
+    b.kill()
+    a.stop()
+    a.start()
+    wait_until(lambda: names() == {"first": True, "second": False}, 30)
+    (shown,) = (line for line in a.run("status").stdout.splitlines() if "second" in line)
+    assert shown.split()[:2] == ["north", "second"] and "down" in shown, shown
+    told = a.run("forget", "second")
+    assert told.stdout.startswith("second (node-"), told.stdout
+    assert names() == {"first": True}
+    metrics = a.run("metrics").stdout
+    assert 'name="first"' in metrics and 'name="second"' not in metrics

@@ -55,6 +55,8 @@ class Member:
     """One node of the pool."""
 
     node: int
+    #: What people call it; `None` of one that has not joined since nodes say it.
+    name: str | None
     rack: str
     #: `HOST:PORT` of its fabric.
     address: str

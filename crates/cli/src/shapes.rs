@@ -3,6 +3,7 @@
 use hinterland_proto::control::{
     CacheStatus, DirectoryLeader, Home, MemberInfo, NodeStatus, ObjectInfo, ObjectState, PagesOn, Problem,
 };
+use hinterland_types::{NodeId, NodeName};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -71,12 +72,12 @@ pub fn region(info: &ObjectInfo, pages: &[PagesOn]) -> Value {
 }
 
 /// Where pages of a region lie, a line for each node.
-pub fn page_lines(pages: &[PagesOn]) -> Vec<String> {
+pub fn page_lines(pages: &[PagesOn], members: &[MemberInfo]) -> Vec<String> {
     let line = |on: &PagesOn| {
         let place = match &on.home {
             Some(home) => {
                 let state = if home.up { "up" } else { "down" };
-                format!("on {} in rack {}, {state}", home.node, home.rack)
+                format!("on {} in rack {}, {state}", called(home.node, members), home.rack)
             }
             None => "lost with their node".to_owned(),
         };
@@ -90,12 +91,18 @@ pub fn page_lines(pages: &[PagesOn]) -> Vec<String> {
 pub fn member(member: &MemberInfo) -> Value {
     json!({
         "node": member.node.to_string(),
+        "name": member.name.as_ref().map(NodeName::as_str),
         "rack": member.rack.as_str(),
         "address": member.address,
         "up": member.up,
         "capacity_bytes": member.capacity_bytes,
         "used_bytes": member.used_bytes,
     })
+}
+
+/// What a node is called, as far as members are known.
+pub fn called(node: NodeId, members: &[MemberInfo]) -> String {
+    members.iter().find(|member| member.node == node).map_or_else(|| node.to_string(), MemberInfo::called)
 }
 
 /// The members of a pool, or why they are not known.
@@ -186,8 +193,9 @@ pub mod samples {
 
     /// Two members, the second one down.
     pub fn members() -> Vec<MemberInfo> {
-        let member = |node, rack, up, used_bytes| MemberInfo {
+        let member = |node, rack, up: bool, used_bytes| MemberInfo {
             node: NodeId(node),
+            name: up.then(|| NodeName::parse("first").unwrap()),
             rack: RackName::parse(rack).unwrap(),
             address: format!("127.0.0.1:740{node}"),
             up,

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let address = format!("10.0.0.{id}:7400");
         apply(
             &mut directory,
-            Command::Join { node, rack, address, capacity_bytes: 1 << 40, incarnation: 1 },
+            Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 40, incarnation: 1 },
         )?;
         let (after, objects) = (ObjectId(0), Vec::new());
         apply(&mut directory, Command::NodeObjects { node, incarnation: 1, after, objects, more: false })?;

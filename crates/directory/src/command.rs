@@ -1,7 +1,7 @@
 //! What can be asked of the directory.
 
 use crate::FormerPool;
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -109,6 +109,8 @@ pub enum Command {
         capacity_bytes: u64,
         /// Larger than in any earlier life of the node.
         incarnation: u64,
+        /// What people call it.
+        name: Option<NodeName>,
     },
     /// A member renews its lease. Answer: [`Reply::Beat`](crate::Reply::Beat).
     Heartbeat {

@@ -290,8 +290,8 @@ fn extend(mut leases: BTreeMap<NodeId, Lease>, slept_ms: u64) -> BTreeMap<NodeId
 impl Draft<'_> {
     fn execute(&mut self, command: &Command, down: Vec<NodeId>) -> Result<Reply, DirectoryError> {
         match command {
-            Command::Join { node, rack, address, capacity_bytes, incarnation } => {
-                self.join(*node, rack, address, *capacity_bytes, *incarnation)
+            Command::Join { node, rack, address, capacity_bytes, incarnation, name } => {
+                self.join(*node, rack, address, *capacity_bytes, *incarnation, name.as_ref())
             }
             Command::Heartbeat { node, incarnation, used_bytes } => {
                 self.heartbeat(*node, *incarnation, *used_bytes)

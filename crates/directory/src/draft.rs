@@ -83,6 +83,12 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Whether a member has said what it is called: mostly the first one that is looked at.
+    fn has_names(&self) -> bool {
+        let is_named = |node| self.member(node).is_some_and(|member| member.name.is_some());
+        self.state.members.keys().chain(self.members.keys()).any(|node| is_named(*node))
+    }
+
     /// Nodes of all members, ascending.
     pub(crate) fn member_nodes(&self) -> Vec<NodeId> {
         let added = self.members.keys().filter(|node| !self.state.members.contains_key(node));
@@ -356,6 +362,7 @@ impl<'a> Draft<'a> {
 
     /// The changes in the order in which they are stored and committed: what goes before what comes, and the answer behind both, if it is kept.
     pub(crate) fn finish(mut self, answer: Option<Change>) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
+        let has_names = self.has_names();
         let mut gone = self.changed_claims();
         let mut come = Vec::new();
         let is_gone = |node: &NodeId| matches!(self.members.get(node), Some(None));
@@ -401,7 +408,7 @@ impl<'a> Draft<'a> {
         gone.append(&mut come);
         gone.extend(answer);
         let former = self.former.as_ref().unwrap_or(&self.state.former);
-        self.meta.format = format_of(&self.doubted, self.doubted_epochs, former);
+        self.meta.format = format_of(&self.doubted, self.doubted_epochs, former, has_names);
         let (differs, epochs_differ) =
             (*self.doubted != self.state.doubted, self.doubted_epochs != self.state.doubted_epochs);
         let former_differs = *former != self.state.former;

@@ -10,6 +10,7 @@
 //!
 //! let mut directory = Directory::recover(Settings::default(), 0, std::iter::empty()).unwrap();
 //! let join = Command::Join {
+//!     name: None,
 //!     node: NodeId(7),
 //!     rack: RackName::parse("a").unwrap(),
 //!     address: "127.0.0.1:7001".to_owned(),

@@ -6,7 +6,7 @@ use crate::record::{MemberRecord, MemberState, ObjectRecord, Stage};
 use crate::reply::{MemberInfo, Reply};
 use crate::{ADDRESS_TEXT_BYTES_MAX, Departure, FORGET_MAX, HELD_MAX, Held};
 use hinterland_types::limits::{ADDRESS_BITS, NODES_MAX};
-use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, RackName};
 use std::ops::Bound;
 
 /// A life from here on is believed only of a node whose life before is the one before: a clock, which numbers the first, does not come so
@@ -57,6 +57,7 @@ impl Draft<'_> {
         address: &str,
         capacity_bytes: u64,
         incarnation: u64,
+        name: Option<&NodeName>,
     ) -> Result<Reply, DirectoryError> {
         check_address(address)?;
         if capacity_bytes >> ADDRESS_BITS > 0 {
@@ -82,8 +83,8 @@ impl Draft<'_> {
         self.give_up_writes_of(node);
         self.give_up_moves_of(node);
         let state = MemberState::Joining { through: ObjectId(0) };
-        let (rack, address) = (rack.clone(), address.to_owned());
-        self.set_member(node, Some(MemberRecord { rack, address, capacity_bytes, incarnation, state }));
+        let (rack, address, name) = (rack.clone(), address.to_owned(), name.cloned());
+        self.set_member(node, Some(MemberRecord { rack, address, capacity_bytes, incarnation, state, name }));
         // What it said in its life before does not count any more.
         self.set_lease(node, None);
         self.renew_lease(node, 0);
@@ -303,6 +304,7 @@ impl Draft<'_> {
             Some(MemberInfo {
                 node,
                 rack: member.rack.clone(),
+                name: member.name.clone(),
                 address: member.address.clone(),
                 incarnation: member.incarnation,
                 state: member.state,
@@ -350,6 +352,7 @@ mod tests {
             capacity_bytes,
             incarnation: u64::MAX,
             state: MemberState::Down,
+            name: None,
         };
         let records = [Change::Meta(MetaRecord::default()), Change::Member(node, Some(member))];
         let records = records.map(|change| change.mutation());
@@ -357,7 +360,8 @@ mod tests {
         let mut directory = Directory::recover(Settings::default(), 0, records).unwrap();
         let mut join = |incarnation| {
             let (rack, address) = (rack.clone(), address.clone());
-            directory.apply(0, &Command::Join { node, rack, address, capacity_bytes, incarnation })
+            directory
+                .apply(0, &Command::Join { name: None, node, rack, address, capacity_bytes, incarnation })
         };
         assert!(join(5).is_ok());
         let stale = DirectoryError::StaleIncarnation { node, given: 4, known: 5 };

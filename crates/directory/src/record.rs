@@ -9,7 +9,7 @@
 //! | `meta` | the twelve bytes `meta-doubted` | first object id and the one behind the last, of each run: numbers that a store gave of which nothing is known here |
 //! | `meta` | the nineteen bytes `meta-doubted-epochs` | first epoch and the one behind the last: epochs that a store gave, or may have given, of which nothing is known here |
 //! | `meta` | the eleven bytes `meta-former` | pools that objects were in before, ascending, each with the highest number of an object that came from it; most stores have none |
-//! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
+//! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state; and its name, if it has given one |
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
 //! | `pages` | first page number, 4 bytes | page count, object id |
@@ -23,19 +23,19 @@
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
 //! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is. Up to format 2
 //! the byte of a home was only 0 or 1: such a store is read as it is too, and an older release refuses one that may have others.
-//! Format 4 is that of stores with one of the last three records of `meta`, and format 5 that of those with several runs of numbers; all others are
+//! Format 4 is that of stores with one of the last three records of `meta`, and format 5 that of those with several runs of numbers, or a member with a name; all others are
 //! written in format 3. Those three stand behind the format in the store's order: a release that does not know them refuses the format before it
 //! meets them. A store of format 3 may have them without the `meta-` in front, as they were written at first.
 
 use crate::former::FormerPools;
 use crate::{ContentDigest, PageRun, Reply, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
-/// Version of the records that is written where several runs of numbers are in doubt.
+/// Version of the records that is written where several runs of numbers are in doubt, or a member has a name.
 pub(crate) const FORMAT: u32 = 5;
-/// Version that is written where there is something in doubt, or pools of before.
+/// Version that is written where there is something in doubt, or pools of before, and no member has a name.
 const FORMAT_DOUBTED: u32 = 4;
 /// Version that is written where there is nothing of that kind: an older release reads it as well.
 const FORMAT_PLAIN: u32 = 3;
@@ -147,14 +147,43 @@ pub enum MemberState {
     Down,
 }
 
-/// A member of the pool.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// A member of the pool. What it is called stands behind the rest in the store, and only if it has said so.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MemberRecord {
     pub(crate) rack: RackName,
     pub(crate) address: String,
     pub(crate) capacity_bytes: u64,
     pub(crate) incarnation: u64,
     pub(crate) state: MemberState,
+    pub(crate) name: Option<NodeName>,
+}
+
+/// What the store has of every member.
+#[derive(Serialize, Deserialize)]
+struct Nameless(RackName, String, u64, u64, MemberState);
+
+impl MemberRecord {
+    /// Its value in the store.
+    fn encode(&self) -> Vec<u8> {
+        let Self { rack, address, capacity_bytes, incarnation, state, name } = self.clone();
+        let mut bytes = encode(&Nameless(rack, address, capacity_bytes, incarnation, state));
+        bytes.extend(name.iter().flat_map(encode));
+        bytes
+    }
+
+    /// Reads a value of the store; `None` if it is none.
+    pub(crate) fn decode(value: &[u8]) -> Option<Self> {
+        let (Nameless(rack, address, capacity_bytes, incarnation, state), rest) =
+            postcard::take_from_bytes(value).ok()?;
+        let name = match rest {
+            [] => None,
+            _ => match postcard::take_from_bytes(rest).ok()? {
+                (name, []) => Some(name),
+                _ => return None,
+            },
+        };
+        Some(Self { rack, address, capacity_bytes, incarnation, state, name })
+    }
 }
 
 /// A copy of an object on a node. In the store its two flags are one byte: bit 0 for `complete`, bit 1 for `heat`.
@@ -374,8 +403,14 @@ impl Default for MetaRecord {
 }
 
 /// The version in which a store is written that has these records.
-pub(crate) fn format_of(doubted: &Runs, doubted_epochs: Option<Doubted<Epoch>>, former: &FormerPools) -> u32 {
+pub(crate) fn format_of(
+    doubted: &Runs,
+    doubted_epochs: Option<Doubted<Epoch>>,
+    former: &FormerPools,
+    has_names: bool,
+) -> u32 {
     match doubted.0.len() {
+        _ if has_names => FORMAT,
         0 if doubted_epochs.is_none() && former.is_empty() => FORMAT_PLAIN,
         0 | 1 => FORMAT_DOUBTED,
         _ => FORMAT,
@@ -482,7 +517,7 @@ impl Change {
             Self::Former(former) => (Table::Meta, FORMER_KEY.to_vec(), Some(encode(former))),
             Self::Outdated(key) => (Table::Meta, key.to_vec(), None),
             Self::Member(node, member) => {
-                (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(encode))
+                (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(MemberRecord::encode))
             }
             Self::Object(id, object) => {
                 (Table::Objects, id.0.to_be_bytes().to_vec(), object.as_ref().map(encode))

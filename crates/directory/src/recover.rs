@@ -51,7 +51,8 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     state.former = tables.former;
     state.outdated = tables.outdated;
     // A meta record of an older format is written anew with the first change.
-    let format = format_of(&state.doubted, state.doubted_epochs, &state.former);
+    let has_names = tables.members.values().any(|member| member.name.is_some());
+    let format = format_of(&state.doubted, state.doubted_epochs, &state.former, has_names);
     state.stored = state.meta.format == format;
     state.meta.format = format;
     state.members = tables.members;
@@ -88,7 +89,8 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     match record.table {
         Table::Meta => read_meta(tables, record)?,
         Table::Members => {
-            tables.members.insert(NodeId(number(record)?), value(record)?);
+            let member = MemberRecord::decode(&record.value).ok_or_else(unreadable)?;
+            tables.members.insert(NodeId(number(record)?), member);
         }
         Table::Objects => {
             let object: ObjectRecord = value(record)?;

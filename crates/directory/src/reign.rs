@@ -194,7 +194,7 @@ mod tests {
 
     fn join() -> Command {
         let (rack, address) = (RackName::parse("a").unwrap(), "127.0.0.1:1".to_owned());
-        Command::Join { node: NodeId(1), rack, address, capacity_bytes: 1 << 30, incarnation: 1 }
+        Command::Join { name: None, node: NodeId(1), rack, address, capacity_bytes: 1 << 30, incarnation: 1 }
     }
 
     fn region() -> Command {

@@ -1,7 +1,7 @@
 //! What the directory answers.
 
 use crate::{ContentDigest, FormerPool, MemberState, PageRun};
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
 /// A home of an object, with what is needed to reach it.
@@ -86,6 +86,8 @@ pub struct MemberInfo {
     pub node: NodeId,
     /// Its rack.
     pub rack: RackName,
+    /// What people call it; `None` of a member that has not joined since nodes say it.
+    pub name: Option<NodeName>,
     /// `host:port`.
     pub address: String,
     /// Its incarnation.

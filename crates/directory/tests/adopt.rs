@@ -207,7 +207,8 @@ impl World {
         self.away.remove(&node);
         let rack = RackName::parse("a").unwrap();
         let (address, incarnation) = (format!("h:{}", node.0), self.incarnation);
-        self.ask(&Command::Join { node, rack, address, capacity_bytes: 1 << 30, incarnation }).unwrap();
+        self.ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 30, incarnation })
+            .unwrap();
         let mut found: Vec<Found> = self.nodes[&node].values().cloned().collect();
         let mut newer = Vec::new();
         loop {
@@ -599,7 +600,8 @@ fn a_put_that_was_given_up_and_may_have_ended_well_is_not_let_go_of_with_a_heart
         world.put_back(old);
         let (rack, address, incarnation) =
             (RackName::parse("a").unwrap(), format!("h:{}", home.0), world.incarnation);
-        let join = Command::Join { node: home, rack, address, capacity_bytes: 1 << 30, incarnation };
+        let join =
+            Command::Join { name: None, node: home, rack, address, capacity_bytes: 1 << 30, incarnation };
         world.ask(&join).unwrap();
         // Its node has joined, which gives it up; what else is held, there or elsewhere, tells that the store is older.
         let (teller, named) = if is_in_list { (home, vec![object, later]) } else { (third, vec![later]) };
@@ -817,7 +819,9 @@ fn a_member_that_shows_some_of_what_it_holds_has_not_told_all() {
     world.incarnation += 1;
     let incarnation = world.incarnation;
     let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
-    world.ask(&Command::Join { node, rack, address, capacity_bytes: 1 << 30, incarnation }).unwrap();
+    world
+        .ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 30, incarnation })
+        .unwrap();
     let show = |objects: &[Held]| Command::ShowHeld { node, incarnation, objects: objects.to_vec() };
     let before = world.store.clone();
     assert_eq!(world.ask(&show(&all[1..])), Ok(Reply::Shown { up: false }));

@@ -53,7 +53,7 @@ impl Pool {
         let (incarnation, rack) = (*incarnation, RackName::parse(&format!("r{node}")).unwrap());
         let (address, capacity_bytes) = (format!("h:{node}"), capacity_pages * PAGE_BYTES);
         let node = NodeId(node);
-        self.ask(&Command::Join { node, rack, address, capacity_bytes, incarnation }).unwrap();
+        self.ask(&Command::Join { name: None, node, rack, address, capacity_bytes, incarnation }).unwrap();
         let after = ObjectId(0);
         self.ask(&Command::NodeObjects { node, incarnation, after, objects, more: false }).unwrap();
     }

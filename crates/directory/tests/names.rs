@@ -17,7 +17,8 @@ fn pool() -> Directory {
     for node in (1..=NODES).map(NodeId) {
         let (rack, address) = (RackName::parse("a").unwrap(), format!("h:{}", node.0));
         let (capacity_bytes, incarnation) = (1 << 30, 1);
-        ask(&mut directory, &Command::Join { node, rack, address, capacity_bytes, incarnation }).unwrap();
+        ask(&mut directory, &Command::Join { name: None, node, rack, address, capacity_bytes, incarnation })
+            .unwrap();
         let (after, objects) = (ObjectId(0), Vec::new());
         ask(&mut directory, &Command::NodeObjects { node, incarnation, after, objects, more: false })
             .unwrap();
@@ -202,7 +203,8 @@ fn a_copy_that_was_being_made_while_its_object_was_renamed_is_told_of_it() {
     // Heat copies are for other racks than those of the homes.
     let (rack, address) = (RackName::parse("b").unwrap(), "h:2".to_owned());
     let (capacity_bytes, incarnation) = (1 << 30, 2);
-    ask(&mut directory, &Command::Join { node, rack, address, capacity_bytes, incarnation }).unwrap();
+    ask(&mut directory, &Command::Join { name: None, node, rack, address, capacity_bytes, incarnation })
+        .unwrap();
     let (after, objects) = (ObjectId(0), Vec::new());
     ask(&mut directory, &Command::NodeObjects { node, incarnation, after, objects, more: false }).unwrap();
     let copying = Command::AddHeatCopy { object, node, incarnation };

@@ -5,7 +5,7 @@ use hinterland_directory::{
     Command, ContentDigest, Contradiction, Directory, FormerPool, Held, Mutation, Placement, Record,
     RecoverError, Reply, RequestId, Settings, Table, Writer,
 };
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, ObjectName, PageNumber, RackName};
 
 const MIB: u64 = 1 << 20;
 /// The first two objects of a pool.
@@ -27,7 +27,7 @@ fn records() -> Vec<Record> {
     };
     let node = NodeId(3);
     let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
-    apply(Command::Join { node, rack, address, capacity_bytes: 64 * MIB, incarnation: 1 });
+    apply(Command::Join { name: None, node, rack, address, capacity_bytes: 64 * MIB, incarnation: 1 });
     apply(Command::NodeObjects { node, incarnation: 1, after: ObjectId(0), objects: vec![], more: false });
     for name in ["x", "y"] {
         let name = ObjectName::parse(name).unwrap();
@@ -207,6 +207,51 @@ fn a_store_has_the_format_that_says_which_releases_can_read_it() {
     // What needs no later release stays as it is.
     let remove = Command::Remove { name: ObjectName::parse("x").unwrap(), object: None };
     assert_eq!(meta(&mut changed(plain, &remove)).1, 3);
+}
+
+/// A member that says what it is called joins in this life: its record and the format.
+fn named(directory: &mut Directory, incarnation: u64, name: Option<&str>) -> Vec<Mutation> {
+    let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
+    let name = name.map(|name| NodeName::parse(name).unwrap());
+    let join = Command::Join { node: NodeId(3), rack, address, capacity_bytes: 64 * MIB, incarnation, name };
+    directory.apply(0, &join).unwrap().1
+}
+
+/// What members are called, by a directory.
+fn names(directory: &mut Directory) -> Vec<Option<String>> {
+    let Reply::Members(members) = directory.apply(0, &Command::Members).unwrap().0 else { panic!() };
+    members.into_iter().map(|member| member.name.map(Into::into)).collect()
+}
+
+#[test]
+fn what_members_are_called_is_kept_and_a_store_without_names_is_read_as_it_is() {
+    let mut older = records();
+    let mut directory = recover(older.clone()).unwrap();
+    assert_eq!(names(&mut directory), [None]);
+    assert_eq!(meta(&mut older).1, 3, "an older release reads it as well");
+    let mut newer = older.clone();
+    for mutation in named(&mut directory, 2, Some("big-1")) {
+        newer.retain(|record| (record.table, &record.key) != (mutation.table, &mutation.key));
+        let value = mutation.value;
+        newer.extend(value.map(|value| Record { table: mutation.table, key: mutation.key, value }));
+    }
+    assert_eq!(meta(&mut newer).1, 5, "and this one an older release does not");
+    let mut again = recover(newer.clone()).unwrap();
+    assert_eq!(names(&mut again), [Some("big-1".to_owned())]);
+    named(&mut again, 3, Some("big-2"));
+    assert_eq!(names(&mut again), [Some("big-2".to_owned())]);
+    named(&mut again, 4, None);
+    assert_eq!(names(&mut again), [None], "a node of an older release has joined with its state");
+    let key = NodeId(3).0.to_be_bytes();
+    for bad in [b"\x02".as_slice(), b"\x01/", b"\x00", b"\x01ax"] {
+        let mut broken = newer.clone();
+        find(&mut broken, Table::Members, &key).value =
+            [value(&mut older, Table::Members, &key), bad.to_vec()].concat();
+        assert!(
+            matches!(recover(broken), Err(RecoverError::Unreadable { table: Table::Members, .. })),
+            "{bad:?}"
+        );
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Pool {
     ) -> Result<Reply, DirectoryError> {
         let rack = RackName::parse(rack).unwrap();
         let address = format!("10.0.0.{node}:7400");
-        self.ask(Command::Join { node: NodeId(node), rack, address, capacity_bytes, incarnation })
+        self.ask(Command::Join { name: None, node: NodeId(node), rack, address, capacity_bytes, incarnation })
     }
 
     fn report(&mut self, node: u64, incarnation: u64, objects: Vec<Held>) -> Result<Reply, DirectoryError> {
@@ -519,7 +519,8 @@ fn an_address_that_nobody_can_reach_is_refused() {
         ["", "host", ":7400", "host:", "host:0", "host:99999", "ho st:1", &format!("{}:1", "h".repeat(300))]
     {
         let (rack, address) = (RackName::parse("a").unwrap(), bad.to_owned());
-        let join = Command::Join { node: NodeId(1), rack, address, capacity_bytes: 1, incarnation: 1 };
+        let join =
+            Command::Join { name: None, node: NodeId(1), rack, address, capacity_bytes: 1, incarnation: 1 };
         assert!(matches!(pool.ask(join), Err(DirectoryError::BadAddress { .. })), "{bad}");
     }
     assert!(matches!(pool.join(1, "a", u64::MAX, 1), Err(DirectoryError::BadCapacity { .. })));

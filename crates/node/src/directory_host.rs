@@ -378,6 +378,7 @@ mod tests {
 
     fn join() -> Command {
         Command::Join {
+            name: None,
             node: NodeId(1),
             rack: RackName::parse("a").unwrap(),
             address: "127.0.0.1:1".to_owned(),
@@ -392,7 +393,7 @@ mod tests {
 
     fn come(node: u64, incarnation: u64) -> Command {
         let Command::Join { rack, address, capacity_bytes, .. } = join() else { unreachable!() };
-        Command::Join { node: NodeId(node), rack, address, capacity_bytes, incarnation }
+        Command::Join { name: None, node: NodeId(node), rack, address, capacity_bytes, incarnation }
     }
 
     /// All join in life after life at once; how many transactions that took. What was answered is there.

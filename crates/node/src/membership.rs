@@ -16,7 +16,7 @@ use hinterland_directory::{
 };
 use hinterland_os::clock;
 use hinterland_proto::PoolId;
-use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
+use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, RackName};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -51,6 +51,8 @@ impl Incarnation {
 pub struct Membership {
     /// The node.
     pub node: NodeId,
+    /// What people call it.
+    pub name: Option<NodeName>,
     /// Its rack.
     pub rack: RackName,
     /// `HOST:PORT` of its fabric.
@@ -145,9 +147,10 @@ impl Membership {
         adoption: Adoption,
     ) -> Self {
         let (rack, state) = (options.rack.clone(), options.state.clone());
+        let name = NodeName::parse(&options.name).ok();
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
         let (is_joined, part) = (Arc::default(), HELD_MAX);
-        Self { node, rack, address, incarnation, lease, adoption, state, names, is_joined, part }
+        Self { node, name, rack, address, incarnation, lease, adoption, state, names, is_joined, part }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -173,6 +176,7 @@ impl Membership {
                 address: self.address.clone(),
                 capacity_bytes: holdings.capacity_bytes(),
                 incarnation: self.incarnation.get(),
+                name: self.name.clone(),
             };
             match directory.ask(&command)? {
                 Ok(Reply::Joined { lease_ms }) => {

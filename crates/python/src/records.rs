@@ -40,6 +40,7 @@ pub(crate) struct VerifiedRecord {
 #[derive(IntoPyObject)]
 pub(crate) struct Member {
     node: u64,
+    name: Option<String>,
     rack: String,
     address: String,
     up: bool,
@@ -157,6 +158,7 @@ impl From<control::MemberInfo> for Member {
     fn from(member: control::MemberInfo) -> Self {
         Self {
             node: member.node.0,
+            name: member.name.map(Into::into),
             rack: member.rack.into(),
             address: member.address,
             up: member.up,

@@ -13,6 +13,6 @@ pub mod size;
 
 pub use address::{AddressError, GlobalAddress, PageNumber, WINDOW_BASE, WINDOW_BYTES};
 pub use identity::{Epoch, Handle, NodeId, ObjectId, SessionId};
-pub use name::{DRAFTS_FOLDER, NameError, ObjectName, RackName};
+pub use name::{DRAFTS_FOLDER, NameError, NodeName, ObjectName, RackName};
 pub use range::{ByteRange, RangeError, whole_words};
 pub use rights::Rights;

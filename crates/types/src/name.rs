@@ -23,6 +23,11 @@ pub const DRAFTS_FOLDER: &str = ".hinterland-drafts/";
 #[serde(try_from = "String", into = "String")]
 pub struct RackName(String);
 
+/// The name that people give a node: of the same characters as that of a rack. Two nodes may have the same one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(String);
+
 /// Why a name is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum NameError {
@@ -89,10 +94,7 @@ impl RackName {
     /// # Errors
     /// [`NameError`]: empty, over 64 bytes, or a character outside letters, digits, `-`, `_`, `.`.
     pub fn parse(text: &str) -> Result<Self, NameError> {
-        check_length(text, 64)?;
-        if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
-            return Err(NameError::Character { name: shorten(text) });
-        }
+        check_label(text)?;
         Ok(Self(text.to_owned()))
     }
 
@@ -100,6 +102,36 @@ impl RackName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+impl NodeName {
+    /// Checks and makes the name of a node.
+    ///
+    /// # Errors
+    /// As [`RackName::parse`].
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        check_label(text)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<NodeName> for RackName {
+    fn from(name: NodeName) -> Self {
+        Self(name.0)
+    }
+}
+
+fn check_label(text: &str) -> Result<(), NameError> {
+    check_length(text, 64)?;
+    if text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+        return Ok(());
+    }
+    Err(NameError::Character { name: shorten(text) })
 }
 
 fn check_length(text: &str, limit: usize) -> Result<(), NameError> {
@@ -142,6 +174,7 @@ macro_rules! text_name {
 }
 text_name!(ObjectName);
 text_name!(RackName);
+text_name!(NodeName);
 
 #[cfg(test)]
 mod tests {

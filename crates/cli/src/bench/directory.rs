@@ -104,7 +104,7 @@ fn arrival(id: u64, nodes: u64) -> Result<[Command; 2], Failure> {
     let rack = RackName::parse(&format!("rack-{}", id * RACKS.min(nodes) / (nodes + 1)))
         .map_err(|error| Failure::of(&error))?;
     let address = format!("10.0.{}.{}:7400", id >> 8, id & 255);
-    let join = Command::Join { node, rack, address, capacity_bytes: 16 << 40, incarnation: 1 };
+    let join = Command::Join { name: None, node, rack, address, capacity_bytes: 16 << 40, incarnation: 1 };
     let (after, objects) = (ObjectId(0), Vec::new());
     Ok([join, Command::NodeObjects { node, incarnation: 1, after, objects, more: false }])
 }

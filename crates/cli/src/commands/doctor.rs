@@ -322,7 +322,7 @@ fn node_checks(status: &NodeStatus, members: &[MemberInfo]) -> Vec<Check> {
     }
     for member in members.iter().filter(|member| !member.up) {
         checks.push(Check::warning(
-            format!("{} in rack {} at {} is down", member.node, member.rack, member.address),
+            format!("{} in rack {} at {} is down", member.called(), member.rack, member.address),
             "start it again on its state folder; objects with other copies stay readable",
         ));
     }

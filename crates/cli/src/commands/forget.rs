@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use hinterland_proto::control::MemberInfo;
+use hinterland_types::NodeName;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 What it held in several copies is copied anew by the other nodes. If it starts again \
 with its state, it is a new node, and what it still holds is deleted.")]
 pub struct Arguments {
-    /// Its number or address, as `hinterland status` shows them
+    /// Its name, number or address, as `hinterland status` shows them
     #[arg(value_name = "NODE")]
     node: String,
     /// Forget it although some objects or pages of regions are on it alone: they are lost
@@ -28,31 +29,34 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let pool = context.pool()?;
     let member = find(&arguments.node, &pool.members()?)?;
     let lost = pool.forget(member.node, arguments.lose_last_copies)?;
-    let shown = json!({ "node": member.node.to_string(), "address": member.address, "lost": lost });
+    let shown = json!({ "node": member.node.to_string(), "name": member.name.as_ref().map(NodeName::as_str), "address": member.address, "lost": lost });
     context.output.either(&shown, || {
         let about = match lost {
             0 => "nothing is lost".to_owned(),
             1 => "one object has no whole copy any more".to_owned(),
             _ => format!("{lost} objects have no whole copy any more"),
         };
-        format!("{} at {} is forgotten; {about}", member.node, member.address)
+        format!("{} at {} is forgotten; {about}", member.called(), member.address)
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The one member that is meant.
 fn find(wanted: &str, members: &[MemberInfo]) -> Result<MemberInfo, Failure> {
-    let is_meant = |member: &&MemberInfo| member.node.to_string() == wanted || member.address == wanted;
+    let is_named = |member: &MemberInfo| member.name.as_ref().is_some_and(|name| name.as_str() == wanted);
+    let is_meant = |member: &&MemberInfo| {
+        member.node.to_string() == wanted || member.address == wanted || is_named(member)
+    };
     let mut meant = members.iter().filter(is_meant);
     match (meant.next(), meant.next()) {
         (Some(member), None) => Ok(member.clone()),
         (Some(_), Some(_)) => Err(Failure::new(
-            format!("several nodes were at {wanted}"),
+            format!("{wanted} is meant by several nodes"),
             "give its number, as `hinterland status` shows it",
         )),
         (None, _) => Err(Failure::new(
             format!("the pool has no node {wanted}"),
-            "`hinterland status` shows numbers and addresses",
+            "`hinterland status` shows names, numbers and addresses",
         )),
     }
 }
@@ -63,13 +67,15 @@ mod tests {
     use crate::shapes::samples::members;
 
     #[test]
-    fn a_node_is_found_by_number_or_address_and_only_if_one_is_meant() {
+    fn a_node_is_found_by_name_number_or_address_and_only_if_one_is_meant() {
         let members = members();
         let first = &members[0];
         assert_eq!(find(&first.node.to_string(), &members).unwrap().node, first.node);
         assert_eq!(find(&first.address, &members).unwrap().node, first.node);
+        assert_eq!(find("first", &members).unwrap().node, first.node);
         assert!(find("nobody:1", &members).is_err());
         let twice = [first.clone(), first.clone()];
         assert!(find(&first.address, &twice).is_err());
+        assert!(find("first", &twice).is_err(), "two nodes may have one name");
     }
 }

@@ -6,6 +6,7 @@ use crate::shapes::Members;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
 use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvStatus, NodeStatus};
+use hinterland_types::NodeName;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -202,7 +203,8 @@ fn members_text(text: &mut String, node: &[(&str, &str)], members: &Members) {
     let mut up = Family::begin(text, "hinterland_member_up", "gauge", help);
     for member in members.iter().flatten() {
         let (node, rack) = (member.node.to_string(), member.rack.to_string());
-        up.add(&[("member", &node), ("rack", &rack)], member.up.into());
+        let name = member.name.as_ref().map_or("", NodeName::as_str);
+        up.add(&[("member", &node), ("name", name), ("rack", &rack)], member.up.into());
     }
 }
 

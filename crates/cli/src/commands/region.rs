@@ -86,13 +86,14 @@ fn make(create: &Create, context: &Context) -> Result<ExitCode, Failure> {
         pool.create_region(&create.name, create.size.bytes, create.rack.clone())?
     };
     let pages = pool.pages_at(&create.name)?;
+    let members = pool.members().unwrap_or_default();
     context.output.either(&shapes::region(&info, &pages), || {
         let address = info.address.map_or_else(String::new, |address| format!(" at {address}"));
         format!(
             "made {} of {}{address}\n{}",
             info.name,
             human(info.bytes),
-            shapes::page_lines(&pages).join("\n")
+            shapes::page_lines(&pages, &members).join("\n")
         )
     })?;
     Ok(ExitCode::SUCCESS)

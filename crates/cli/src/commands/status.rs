@@ -6,6 +6,7 @@ use crate::shapes::{self, Members};
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_proto::control::{MemberInfo, NodeStatus, SharedDirectory};
+use hinterland_types::NodeName;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -87,6 +88,7 @@ pub fn leader(shared: &SharedDirectory) -> String {
 pub fn member_table(members: &[MemberInfo]) -> Table {
     let mut table = Table::new(&[
         ("RACK", Align::Left),
+        ("NAME", Align::Left),
         ("NODE", Align::Left),
         ("ADDRESS", Align::Left),
         ("STATE", Align::Left),
@@ -96,6 +98,7 @@ pub fn member_table(members: &[MemberInfo]) -> Table {
     for member in members {
         table.row([
             member.rack.to_string(),
+            member.name.as_ref().map_or_else(|| "?".to_owned(), NodeName::to_string),
             member.node.to_string(),
             member.address.clone(),
             if member.up { "up" } else { "down" }.to_owned(),
@@ -139,7 +142,7 @@ mod tests {
         let text = words(&node(), &Ok(members()));
         assert!(text.starts_with("node     a (node-1) in rack a, hosts the directory\n"), "{text}");
         assert!(text.contains("process 4711, up 1 h 2 min"), "{text}");
-        assert!(text.contains("b     node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
+        assert!(text.contains("b     ?      node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
         assert!(text.ends_with("1 problem so far: see `hinterland doctor`"), "{text}");
     }
 

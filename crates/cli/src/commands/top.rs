@@ -11,6 +11,7 @@ use crate::size::{human, rate};
 use crate::table::{Align, Table, bar};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_proto::control::{CacheStatus, Counters, MemberInfo};
+use hinterland_types::NodeName;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -233,6 +234,7 @@ fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
 fn member_lines(members: &[MemberInfo]) -> Vec<String> {
     let mut table = Table::new(&[
         ("RACK", Align::Left),
+        ("NAME", Align::Left),
         ("NODE", Align::Left),
         ("ADDRESS", Align::Left),
         ("STATE", Align::Left),
@@ -243,6 +245,7 @@ fn member_lines(members: &[MemberInfo]) -> Vec<String> {
     for member in members {
         table.row([
             member.rack.to_string(),
+            member.name.as_ref().map_or_else(|| "?".to_owned(), NodeName::to_string),
             member.node.to_string(),
             member.address.clone(),
             if member.up { "up" } else { "DOWN" }.to_owned(),
@@ -380,7 +383,7 @@ mod tests {
         let text = shown(Rates { received_bytes: 1048576.0, fill_us: 25.0, ..Rates::default() });
         for part in [
             "a in rack a, directory   up 1 h 2 min   2 sessions",
-            "b     node-2  127.0.0.1:7402  DOWN   [--------------------]",
+            "b     ?      node-2  127.0.0.1:7402  DOWN   [--------------------]",
             "cache [#-------------------] 64.0 MiB of 2.00 GiB budget",
             "models/small.gguf  [#########-----------]  64.0 MiB  145 MiB  100 MiB  32/73       2  huge",
             "network in        1.00 MiB/s     0 B",

@@ -118,6 +118,7 @@ impl Step {
             Step::Join { node, raise, capacity } => {
                 let node = node_of(node);
                 Command::Join {
+                    name: None,
                     node,
                     rack: rack_of(node),
                     address: format!("host-{}:7400", node.0),

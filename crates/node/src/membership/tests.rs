@@ -407,7 +407,8 @@ fn a_member_that_is_still_joining_in_the_directorys_store_joins_anew() {
     disk.state.lock().unwrap().0 = old;
     let rack = RackName::parse("a").unwrap();
     let (address, incarnation) = ("127.0.0.1:1".to_owned(), member.membership.incarnation.get());
-    disk.ask(&Command::Join { node, rack, address, capacity_bytes: 64 << 20, incarnation }).unwrap();
+    disk.ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 64 << 20, incarnation })
+        .unwrap();
     member.beat();
     assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
     assert_eq!(disk.state(node).2, 2);

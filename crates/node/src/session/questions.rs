@@ -57,6 +57,7 @@ pub(super) fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
         .into_iter()
         .map(|member| MemberInfo {
             node: member.node,
+            name: member.name,
             rack: member.rack,
             address: member.address,
             up: matches!(member.state, hinterland_directory::MemberState::Up),

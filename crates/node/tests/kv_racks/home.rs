@@ -106,7 +106,10 @@ impl Home {
         let service: Arc<dyn Service> = Arc::<Liar>::clone(&liar);
         let server = Server::start(listener, service, options).unwrap();
         let (incarnation, rack) = (1, RackName::parse("liar").unwrap());
-        tell(&directory, &Command::Join { node, rack, address, capacity_bytes: 1 << 20, incarnation });
+        tell(
+            &directory,
+            &Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 20, incarnation },
+        );
         let (after, objects) = (ObjectId(0), Vec::new());
         tell(&directory, &Command::NodeObjects { node, incarnation, after, objects, more: false });
         Self { server, liar, node, incarnation }

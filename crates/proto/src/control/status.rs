@@ -1,6 +1,6 @@
 //! What a node tells of itself: counters, members, cache, problems.
 
-use hinterland_types::{NodeId, RackName};
+use hinterland_types::{NodeId, NodeName, RackName};
 use serde::{Deserialize, Serialize};
 
 /// Counters since the node started.
@@ -57,6 +57,8 @@ pub struct Counters {
 pub struct MemberInfo {
     /// The node.
     pub node: NodeId,
+    /// What people call it; `None` of one that has not joined since nodes say it.
+    pub name: Option<NodeName>,
     /// Its rack.
     pub rack: RackName,
     /// `HOST:PORT` of its fabric.
@@ -67,6 +69,16 @@ pub struct MemberInfo {
     pub capacity_bytes: u64,
     /// Bytes that objects hold or have reserved.
     pub used_bytes: u64,
+}
+
+impl MemberInfo {
+    /// Its name, and its number, which no other has.
+    pub fn called(&self) -> String {
+        match &self.name {
+            Some(name) => format!("{name} ({})", self.node),
+            None => self.node.to_string(),
+        }
+    }
 }
 
 /// One cached object of another rack.

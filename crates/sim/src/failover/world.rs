@@ -152,7 +152,8 @@ impl World {
         for node in (1..=CLIENTS).map(NodeId) {
             let rack = RackName::parse("r").expect("a letter is a name");
             let address = "127.0.0.1:1".to_owned();
-            let join = Command::Join { node, rack, address, capacity_bytes: 1 << 40, incarnation: 1 };
+            let join =
+                Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 40, incarnation: 1 };
             let held = Command::NodeObjects {
                 node,
                 incarnation: 1,

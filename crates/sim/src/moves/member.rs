@@ -59,7 +59,7 @@ impl World {
         let incarnation = self.node(node).incarnation;
         let capacity_bytes = self.capacity_pages * PAGE_BYTES;
         let address = format!("host-{}:7400", node.0);
-        Command::Join { node, rack: rack_of(node), address, capacity_bytes, incarnation }
+        Command::Join { name: None, node, rack: rack_of(node), address, capacity_bytes, incarnation }
     }
 
     fn report_held(&mut self, id: NodeId) {

@@ -108,6 +108,7 @@ impl Node {
             process.member.retry_ms = now_ms + RETRY_MS;
         }
         let command = Command::Join {
+            name: None,
             node: self.config.id,
             rack: self.config.rack.clone(),
             address: format!("host-{}:7400", self.config.id.0),

@@ -165,6 +165,7 @@ impl<'run> Cluster<'run> {
             let name = format!("rack-{}", member.rack);
             let rack = RackName::parse(&name).map_err(|error| ScaleError::Unsound(error.to_string()))?;
             self.host.prepare(&Command::Join {
+                name: None,
                 node: member.id,
                 rack,
                 address: address(member.id),
@@ -417,8 +418,14 @@ impl<'run> Cluster<'run> {
                 self.figures.directory.leases_lost += 1;
                 let Ok(rack) = RackName::parse(&format!("rack-{}", member.rack)) else { return };
                 let incarnation = member.incarnation;
-                let command =
-                    Command::Join { node: id, rack, address: address(id), capacity_bytes, incarnation };
+                let command = Command::Join {
+                    name: None,
+                    node: id,
+                    rack,
+                    address: address(id),
+                    capacity_bytes,
+                    incarnation,
+                };
                 self.ask(node, command, Purpose::Join);
             }
         }
