@@ -184,6 +184,27 @@ def test_a_node_that_runs_while_an_older_directory_comes_back_deletes_nothing(he
     is_whole(a, "kept", folder, expected)
 
 
+def test_a_node_that_waits_for_its_directory_says_that_the_one_that_comes_is_older(held, folder, make_file):
+    a, b, expected = held
+    b.stop()
+    a.stop()
+    # To this store the node is not up, so that it has to join.
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    b.start()
+    new = put_here(b, make_file, "new", MEBIBYTE)
+    a.kill()
+    wait_until(lambda: "the directory does not answer" in b.words(), why=b.words)
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    a.start()
+    wait_until(lambda: "older than this node's objects" in b.words(), why=b.words)
+    assert "put the newest store back, or start this node and then all others with --adopt" in b.words(), b.words()
+    b.stop()
+    start_adopting(b)
+    is_whole(a, "new", folder, new)
+    is_whole(a, "kept", folder, expected)
+
+
 def test_a_directory_that_is_lost_with_its_machine_is_made_anew_of_what_the_nodes_hold(held, folder, make_file):
     a, b, expected = held
     a.stop()

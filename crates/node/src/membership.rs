@@ -20,8 +20,12 @@ use hinterland_types::{Epoch, NodeId, NodeName, ObjectId, RackName};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
+
+mod rest;
+
+use rest::Rest;
 
 /// Heartbeats in the time of a lease.
 pub const BEATS_PER_LEASE: u64 = 4;
@@ -69,6 +73,8 @@ pub struct Membership {
     pub names: Arc<KnownNames>,
     /// Whether the directory has heard all that is held since this node joined last.
     is_joined: Arc<AtomicBool>,
+    /// When it says again what the directory has refused it for.
+    rest: Arc<Mutex<Rest>>,
     /// Copies in a part of what is said to be held: [`HELD_MAX`], or fewer in tests.
     part: usize,
 }
@@ -149,8 +155,8 @@ impl Membership {
         let (rack, state) = (options.rack.clone(), options.state.clone());
         let name = NodeName::parse(&options.name).ok();
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
-        let (is_joined, part) = (Arc::default(), HELD_MAX);
-        Self { node, name, rack, address, incarnation, lease, adoption, state, names, is_joined, part }
+        let (is_joined, rest, part) = (Arc::default(), Arc::default(), HELD_MAX);
+        Self { node, name, rack, address, incarnation, lease, adoption, state, names, is_joined, rest, part }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -212,15 +218,13 @@ impl Membership {
         repairs: &Repairs,
     ) -> Result<u64, Refused> {
         if !self.is_joined() {
-            return self.join_anew(directory, holdings);
+            return match self.resting(directory, holdings)? {
+                Some(refused) => Err(refused),
+                None => self.join_anew(directory, holdings),
+            };
         }
         let sent_ms = clock::boot_ms();
-        let command = Command::Heartbeat {
-            node: self.node,
-            incarnation: self.incarnation.get(),
-            used_bytes: holdings.used_bytes(),
-        };
-        match directory.ask(&command)? {
+        match directory.ask(&self.beat(holdings))? {
             Ok(Reply::Beat { lease_ms, forget, copying, writing }) => {
                 self.lease.renewed(sent_ms, lease_ms);
                 let mut pace = Pace::begun(sent_ms, lease_ms);
@@ -251,6 +255,29 @@ impl Membership {
             ) => self.join_anew(directory, holdings),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn beat(&self, holdings: &Holdings) -> Command {
+        let (node, incarnation) = (self.node, self.incarnation.get());
+        Command::Heartbeat { node, incarnation, used_bytes: holdings.used_bytes() }
+    }
+
+    /// What the directory has refused this node for, which keeps its lease meanwhile and does not say again what it holds; nothing if it is to
+    /// join anew.
+    fn resting(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<Option<Refused>, Refused> {
+        let Some(refused) = self.rest().pass() else { return Ok(None) };
+        let sent_ms = clock::boot_ms();
+        if let Ok(Reply::Beat { lease_ms, .. }) = directory.ask(&self.beat(holdings))? {
+            self.lease.renewed(sent_ms, lease_ms);
+            return Ok(Some(refused));
+        }
+        // Its store may be the newest again.
+        self.rest().end();
+        Ok(None)
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins as another life: what was heard of the one before, which may be a part of its list, counts no more.
@@ -356,11 +383,12 @@ impl Membership {
                     newer.extend(objects);
                     continue;
                 }
-                Reply::KnowsLess { objects } => return Err(knows_less(holdings, &objects)),
+                Reply::KnowsLess { objects } => return Err(self.refused_for(holdings, &objects)),
                 _ => return Err(Refused::new(errno::EIO, "the directory did not say what to delete")),
             }
             if end == held.len() {
                 self.is_joined.store(true, Ordering::Release);
+                self.rest().end();
                 // The directory counts on none of them any more, and has nobody let go of what it was not told of.
                 for half in &halves {
                     self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());
@@ -386,12 +414,19 @@ impl Membership {
             let (node, incarnation, objects) = (self.node, self.incarnation.get(), part.to_vec());
             match directory.apply(&Command::ShowHeld { node, incarnation, objects })? {
                 Reply::KnowsLess { objects } if adoption == Adoption::Refused => {
-                    return Err(knows_less(holdings, &objects));
+                    return Err(self.refused_for(holdings, &objects));
                 }
                 _ => self.keep_pace(pace, directory, holdings),
             }
         }
         Ok(())
+    }
+
+    /// What is said of a list with objects that the directory does not know, which is not said again at once.
+    fn refused_for(&self, holdings: &Holdings, objects: &[ObjectId]) -> Refused {
+        let refused = knows_less(holdings, objects);
+        self.rest().begin(&refused);
+        refused
     }
 
     /// Puts objects into the directory again.
@@ -453,9 +488,7 @@ impl Membership {
     /// Keeps the lease while there are no heartbeats yet.
     fn renew(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
         let sent_ms = clock::boot_ms();
-        let (node, incarnation) = (self.node, self.incarnation.get());
-        let command = Command::Heartbeat { node, incarnation, used_bytes: holdings.used_bytes() };
-        if let Reply::Beat { lease_ms, .. } = directory.apply(&command)? {
+        if let Reply::Beat { lease_ms, .. } = directory.apply(&self.beat(holdings))? {
             self.lease.renewed(sent_ms, lease_ms);
         }
         Ok(())

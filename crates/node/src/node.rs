@@ -906,7 +906,9 @@ fn spawn_deciding(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, No
 /// Renews the lease, and tells the directory that time passes. Nothing else may wait here: the lease would run out.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
     process::name_thread("heartbeat");
-    let (mut was_lost, mut was_older, mut stuck) = (false, false, None);
+    // Of what goes wrong with heartbeats in one go each kind is said once: a directory that did not answer may come back with an older store.
+    let mut said = Vec::new();
+    let (mut was_older, mut stuck) = (false, None);
     for beat in 1_u64.. {
         let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = Duration::from_millis((lease_ms / BEATS_PER_LEASE).max(10));
@@ -921,13 +923,12 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
         match core.membership.heartbeat(&core.directory, &core.holdings, &core.puts, &core.repairs) {
             Ok(lease) => {
                 lease_ms = lease;
-                was_lost = false;
+                said.clear();
             }
+            Err(refused) if said.contains(&refused.code) => {}
             Err(refused) => {
-                if !was_lost {
-                    core.cache.problem(&unanswered(&refused));
-                }
-                was_lost = true;
+                core.cache.problem(&unanswered(&refused));
+                said.push(refused.code);
             }
         }
         if core.directory.answers_here() {

@@ -34,6 +34,8 @@ struct SlowDisk {
     beats: AtomicU64,
     /// Whether what nodes say that they hold is lost on its way.
     loses_lists: AtomicBool,
+    /// Lists of that kind that came.
+    lists: AtomicU64,
 }
 
 impl SlowDisk {
@@ -41,7 +43,8 @@ impl SlowDisk {
         let settings = Settings { lease_ms: LEASE_MS };
         let directory = Directory::recover(settings, 0, []).unwrap();
         let (behind_beat, beats, loses_lists) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists }
+        let lists = AtomicU64::new(0);
+        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists, lists }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
@@ -102,6 +105,7 @@ impl Service for SlowDisk {
     fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
         let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
         let command = decode(&command).unwrap();
+        self.lists.fetch_add(u64::from(matches!(command, Command::NodeObjects { .. })), Ordering::SeqCst);
         if matches!(command, Command::NodeObjects { .. }) && self.loses_lists.load(Ordering::SeqCst) {
             return Err(RemoteError::new(ErrorCode::INTERNAL, "it is lost"));
         }
@@ -368,23 +372,32 @@ fn a_node_whose_list_was_not_heard_shows_nothing_and_joins_anew() {
 }
 
 #[test]
-fn a_node_that_is_refused_for_what_it_holds_asks_again_with_each_heartbeat() {
+fn a_node_that_is_refused_for_what_it_holds_says_it_again_ever_less_often() {
     let folder = std::env::temp_dir().join(format!("hl-membership-refused-{}", std::process::id()));
     let disk = Arc::new(SlowDisk::new());
     let member = Member::new(&disk, &folder);
     let node = member.membership.node;
     member.membership.join(&member.directory, &member.holdings).unwrap();
     member.region(&disk, "known");
+    let newest = disk.state.lock().unwrap().0.clone();
     let unknown = ObjectName::parse("unknown").unwrap();
     member.holdings.create_region(ObjectId(1000), Epoch(1000), unknown, 4096).unwrap();
     member.is_lost(&disk);
-    for _ in 0..3 {
+    let before = disk.lists.load(Ordering::SeqCst);
+    for _ in 0..40 {
         assert_eq!(member.try_beat().unwrap_err().code, errno::ESTALE);
         assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
         let (state, _, objects) = disk.state(node);
         assert!(matches!(state, MemberState::Joining { .. }), "{state:?}");
         assert_eq!((objects, member.holdings.all().len()), (1, 2));
     }
+    // Behind 4, 8 and 16 others.
+    assert_eq!(disk.lists.load(Ordering::SeqCst) - before, 4);
+    // A directory that has another store is told at once.
+    disk.state.lock().unwrap().0 = newest;
+    member.holdings.drop_object(ObjectId(1000));
+    member.beat();
+    assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 1));
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -439,8 +452,10 @@ fn a_long_list_is_judged_by_what_its_last_part_tells() {
         for object in [going_on, later] {
             assert!(member.holdings.find(object).is_ok_and(|holding| holding.is_sealed()), "{object}");
         }
+        // Started again.
         member.membership.adoption = adoption;
-        let _ = member.try_beat();
+        member.membership.incarnation.raise_above(member.membership.incarnation.get());
+        let _ = member.membership.join(&member.directory, &member.holdings);
     }
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
