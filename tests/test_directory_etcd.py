@@ -602,6 +602,19 @@ def test_keys_that_something_else_wrote_are_refused(etcd, binary, folder, start_
     node.kill()
 
 
+def test_records_of_a_later_release_are_refused_for_their_format(etcd, start_node):
+    cluster = etcd()
+    node = start_node("a", options=["--directory", cluster.directory(), *ROOM])
+    node.kill()
+    # A format and a table that no release of today has.
+    cluster.put("hinterland/t/meta/meta", b"\x63\x01\x01")
+    cluster.put("hinterland/t/later/key", b"x")
+    node.start(wait=False)
+    wait_until(lambda: "cannot" in node.words(), SECONDS, why=node.words)
+    assert "the store has format 99" in node.words() and "run the release that wrote it" in node.words(), node.words()
+    node.kill()
+
+
 @pytest.mark.parametrize("step, names", [
     ("directory-piece:1", {"folder"}),
     ("directory-pieces-whole:1", {"moved"}),

@@ -12,7 +12,7 @@ use crate::directory_link::EncodedAnswer;
 use crate::membership::Incarnation;
 use crate::peers::{Peers, Way};
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, Directory, Ended, RequestId, SLOTS, Settings};
+use hinterland_directory::{Command, Directory, Ended, RecoverError, RequestId, SLOTS, Settings};
 use hinterland_etcd::{Client, EtcdError, Lease, Target};
 use hinterland_os::notice::Notice;
 use hinterland_os::{clock, process};
@@ -518,10 +518,15 @@ impl EtcdDirectory {
                 let may = || clock::boot_ms() < held.until_ms.load(Ordering::Acquire);
                 let mut fence = fence.lock().unwrap_or_else(PoisonError::into_inner);
                 fence.finish(&may).map_err(|error| format!("{error:?}"))?;
-                let records = self.store.load().map_err(|error| error.to_string())?;
+                let (records, foreign) = self.store.load().map_err(|error| error.to_string())?;
                 // Members must first learn who leads: they get two leases, by a clock that begins one ahead and waits there.
                 let ahead_ms = clock::boot_ms() + self.settings.lease_ms;
-                Directory::recover(self.settings, ahead_ms, records).map_err(|error| error.to_string())
+                match (Directory::recover(self.settings, ahead_ms, records), foreign) {
+                    // A later release may have tables of which nothing is known here.
+                    (Err(other @ RecoverError::OtherFormat { .. }), _) => Err(other.to_string()),
+                    (_, Some(foreign)) => Err(foreign.to_string()),
+                    (recovered, None) => recovered.map_err(|error| error.to_string()),
+                }
             });
             let mut due = Instant::now() + held.lease.ttl / 5;
             while !loader.is_finished() {

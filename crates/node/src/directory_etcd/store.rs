@@ -169,24 +169,26 @@ impl Store {
         Ok(Some((fence, leader)))
     }
 
-    /// All records, as they were at one moment.
+    /// All records of the tables that this release knows, as they were at one moment, and what there is to say of the first key beside them.
     ///
     /// # Errors
     /// [`EtcdError`].
-    pub fn load(&self) -> Result<Vec<Record>, EtcdError> {
+    pub fn load(&self) -> Result<(Vec<Record>, Option<EtcdError>), EtcdError> {
         let start = self.key("t/");
-        let found = self.client.range(&start)?;
         let read = |key: &[u8]| {
             let rest = &key[start.len()..];
             let end = rest.iter().position(|byte| *byte == b'/')?;
             let table = Table::ALL.into_iter().find(|table| table.name().as_bytes() == &rest[..end])?;
             Some((table, rest[end + 1..].to_vec()))
         };
-        let record = |found: hinterland_etcd::KeyValue| {
-            let (table, key) = read(&found.key).ok_or_else(|| self.foreign("t/"))?;
-            Ok(Record { table, key, value: found.value })
-        };
-        found.into_iter().map(record).collect()
+        let (mut records, mut foreign) = (Vec::new(), None);
+        for found in self.client.range(&start)? {
+            match read(&found.key) {
+                Some((table, key)) => records.push(Record { table, key, value: found.value }),
+                None => foreign = foreign.or_else(|| Some(self.foreign("t/"))),
+            }
+        }
+        Ok((records, foreign))
     }
 
     fn operation(&self, mutation: Mutation) -> Operation {
