@@ -128,6 +128,28 @@ def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decid
     is_whole(a, "after", folder, expected)
 
 
+def test_a_directory_that_is_older_by_a_rename_alone_is_said_to_be(pool, folder, make_file):
+    a, b, c = pool
+    expected = put_here(b, make_file, "before", MEBIBYTE)
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    wait_until(lambda: members_up(a) == [True, True, True], why=a.words)
+    mounted = Mount(b, folder)
+    try:
+        os.rename(mounted / "before", mounted / "after")
+    finally:
+        mounted.stop()
+    wait_until(lambda: names_kept(b) == ["after"], why=lambda: str(names_kept(b)))
+    a.stop()
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    a.start()
+    wait_until(lambda: "older than names that this node knew" in b.words(), why=b.words)
+    assert "of 1 of its objects it has another one, such as before in place of after;" in b.words(), b.words()
+    assert names(a) == ["before"] and "older than" not in c.words()
+    is_whole(a, "before", folder, expected)
+
+
 def names_kept(node):
     """The names in the headers of what a node holds."""
     headers = [path.read_bytes() for path in (node.state / "objects").glob("*.object")]

@@ -77,6 +77,7 @@ impl Draft<'_> {
                 self.names_of(node, held.flat_map(|held| held.range((first, Bound::Unbounded))))
             }
         };
+        let older = self.is_doubted_epoch(as_of);
         let unsettled = self.unsettled(node);
         // As many as nobody writes at once: the node knows no more than before until they are fewer.
         let as_of = if unsettled.len() > FORGET_MAX { as_of } else { self.as_of() };
@@ -84,7 +85,7 @@ impl Draft<'_> {
         let claims = || self.state.claims.values().copied();
         let claimed = all.then(|| claims().min().zip(claims().max())).flatten();
         let former = self.former_pools();
-        Ok(Reply::HeldNames { as_of, names, unsettled, more, all, claimed, former })
+        Ok(Reply::HeldNames { as_of, names, unsettled, more, all, older, claimed, former })
     }
 
     /// As many names of objects that a node holds as an answer has room for, and whether there are more behind them.

@@ -309,6 +309,8 @@ pub enum Reply {
         more: bool,
         /// Whether all names are told, and not only those since the epoch of the question.
         all: bool,
+        /// Whether that epoch is of a store that was newer than this one: the node may know later names than these.
+        older: bool,
         /// With all names, the earliest and the latest epoch as of which names were known of objects that were found.
         claimed: Option<(Epoch, Epoch)>,
         /// The pools that objects were in before, so that they outlive the directory, too.

@@ -222,6 +222,23 @@ fn a_copy_that_was_being_made_while_its_object_was_renamed_is_told_of_it() {
 }
 
 #[test]
+fn who_knows_names_of_an_epoch_that_was_never_reached_is_told_that_they_are_older() {
+    let mut directory = pool();
+    put(&mut directory, "before", 1);
+    let mut asked =
+        |as_of| match ask(&mut directory, &Command::HeldNames { node: NodeId(1), as_of, after: None }) {
+            Ok(Reply::HeldNames { as_of, names, all, older, .. }) => (as_of, names.len(), all, older),
+            answer => panic!("{answer:?}"),
+        };
+    assert!(!asked(Epoch(1)).3);
+    let (as_of, names, all, older) = asked(Epoch(1000));
+    assert_eq!((names, all, older), (1, true, true));
+    // Also of another one that asks when that has been passed.
+    assert!(asked(Epoch(900)).3 && asked(Epoch(2000)).3);
+    assert_eq!(asked(as_of), (as_of, 0, false, false));
+}
+
+#[test]
 fn what_is_being_put_is_told_as_not_settled() {
     let mut directory = pool();
     let writer = Writer { node: NodeId(1), incarnation: 1, token: 1 };

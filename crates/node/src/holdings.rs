@@ -507,11 +507,11 @@ impl Holdings {
         Ok(sealed)
     }
 
-    /// Keeps another name of a sealed object in its header, durably.
+    /// Keeps another name of a sealed object in its header, durably. The name of before, if that was another.
     ///
     /// # Errors
     /// [`HoldingError`]; it has the name of before.
-    pub fn rename(&self, object: ObjectId, name: &ObjectName) -> Result<(), HoldingError> {
+    pub fn rename(&self, object: ObjectId, name: &ObjectName) -> Result<Option<ObjectName>, HoldingError> {
         let holding = self.find(object)?;
         let _writing = holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner);
         // Who removes it from here on removes the header behind this; what was made anew in its place has a header of its own.
@@ -519,14 +519,15 @@ impl Holdings {
             return Err(HoldingError::Absent(object));
         }
         holding.require(State::Sealed)?;
-        if holding.name() == *name {
-            return Ok(());
+        let before = holding.name();
+        if before == *name {
+            return Ok(None);
         }
         let (epoch, bytes) = (holding.epoch(), holding.bytes());
         let content = HeaderContent::Sealed { blocks: holding.blocks().to_vec() };
         self.write_header(&ObjectHeader { object, epoch, name: name.clone(), bytes, content })?;
         holding.set_name(name);
-        Ok(())
+        Ok(Some(before))
     }
 
     /// Memory may be read by devices through this host from here on.

@@ -45,6 +45,7 @@ struct Told {
     names: Vec<(ObjectId, ObjectName)>,
     more: bool,
     all: bool,
+    older: bool,
     claimed: Option<(Epoch, Epoch)>,
 }
 
@@ -92,7 +93,7 @@ impl KnownNames {
         ask(node, directory, Epoch(0), None).ok()?.claimed
     }
 
-    /// Asks what was renamed, and keeps it; `older` says whether the directory is older than what is held, or may be, and its names with it: those
+    /// Asks what was renamed, and keeps it. What there is to say where the directory is older than the names that were known here. `older` says whether the directory is older than what is held, or may be, and its names with it: those
     /// that are known are not given up for them before somebody has decided.
     ///
     /// # Errors
@@ -103,13 +104,16 @@ impl KnownNames {
         directory: &DirectoryLink,
         holdings: &Holdings,
         older: impl FnOnce() -> Option<Refused>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<String>, Refused> {
         let before = self.lock().clone();
         if holdings.newest().is_empty() {
             // Nor is anything known of what another directory will give it.
-            return if before == Known::default() { Ok(()) } else { self.keep(Known::default()) };
+            let is_new = before != Known::default();
+            return is_new.then(|| self.keep(Known::default())).transpose().map(|_| None);
         }
-        let Told { mut known, mut names, mut more, all, .. } = ask(node, directory, before.as_of, None)?;
+        let told = ask(node, directory, before.as_of, None)?;
+        let (is_older, mut went_back) = (told.older, WentBack::default());
+        let Told { mut known, mut names, mut more, all, .. } = told;
         if let Some(refused) = all.then(older).flatten() {
             return Err(refused);
         }
@@ -122,17 +126,17 @@ impl KnownNames {
                     Err(HoldingError::Absent(_) | HoldingError::State { .. }) => {
                         known.unsettled.insert(*object);
                     }
-                    renamed => renamed?,
+                    renamed => went_back.add(name, renamed?),
                 }
             }
             let Some((last, _)) = names.last().filter(|_| more) else { break };
             Told { names, more, .. } = ask(node, directory, before.as_of, Some(*last))?;
         }
         fault_point::reach("names-renamed");
-        if known == before {
-            return Ok(());
+        if known != before {
+            self.keep(known)?;
         }
-        self.keep(known)
+        Ok(went_back.words().filter(|_| is_older))
     }
 
     fn keep(&self, known: Known) -> Result<(), Refused> {
@@ -159,6 +163,30 @@ impl KnownNames {
     }
 }
 
+/// Objects that have other names than those that were known here.
+#[derive(Default)]
+struct WentBack {
+    objects: u64,
+    first: Option<(ObjectName, ObjectName)>,
+}
+
+impl WentBack {
+    fn add(&mut self, name: &ObjectName, before: Option<ObjectName>) {
+        let Some(before) = before else { return };
+        self.objects += 1;
+        self.first.get_or_insert_with(|| (name.clone(), before));
+    }
+
+    /// What is said where the directory is older than these names.
+    fn words(&self) -> Option<String> {
+        let (name, before) = self.first.as_ref()?;
+        let count = self.objects;
+        Some(format!(
+            "the directory's store is older than names that this node knew: of {count} of its objects it has another one, such as {name} in place of {before}; no bytes were changed (hint: rename them, or put the newest store back)"
+        ))
+    }
+}
+
 fn ask(
     node: NodeId,
     directory: &DirectoryLink,
@@ -166,11 +194,11 @@ fn ask(
     after: Option<ObjectId>,
 ) -> Result<Told, Refused> {
     match directory.apply_soon(&Command::HeldNames { node, as_of, after })? {
-        Reply::HeldNames { as_of, names, unsettled, more, all, claimed, former } => {
+        Reply::HeldNames { as_of, names, unsettled, more, all, older, claimed, former } => {
             let unsettled = unsettled.into_iter().collect();
             let mut known = Known { as_of, unsettled, former: BTreeMap::new() };
             former.into_iter().for_each(|former| known.add(former));
-            Ok(Told { known, names, more, all, claimed })
+            Ok(Told { known, names, more, all, older, claimed })
         }
         _ => Err(Refused::new(errno::EIO, "the directory did not say the names of what is held here")),
     }

@@ -316,11 +316,15 @@ impl Membership {
         directory.ask(&Command::ShowHeld { node, incarnation, objects })
     }
 
-    /// Hears how the objects that are held are called by now.
+    /// Hears how the objects that are held are called by now. What there is to say where those are names of before.
     ///
     /// # Errors
     /// [`Refused`] if the directory does not say it, is older than what is held or may be, or a disk does not take it.
-    pub fn hear_names(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
+    pub fn hear_names(
+        &self,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+    ) -> Result<Option<String>, Refused> {
         let older = || match self.ask_of_newest(directory, holdings) {
             Ok(Ok(Reply::Shown { up: true })) => None,
             Ok(Ok(Reply::KnowsLess { objects })) => Some(knows_less(holdings, &objects)),

@@ -848,10 +848,11 @@ fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
             let is_last = *stopping;
             drop(stopping);
             let heard = core.membership.hear_names(&core.directory, &core.holdings);
-            let refused = heard.inspect_err(|refused| tracing::debug!(%refused, "names are asked for again"));
-            // That the directory does not answer, or is older, is said elsewhere.
+            let heard = heard.inspect_err(|refused| tracing::debug!(%refused, "names are asked for again"));
+            heard.iter().flatten().for_each(|words| core.cache.problem(words));
+            // That the directory does not answer, or is older than objects, is said elsewhere.
             let trouble =
-                refused.err().filter(|refused| refused.code == errno::EIO).map(|refused| refused.text);
+                heard.err().filter(|refused| refused.code == errno::EIO).map(|refused| refused.text);
             if let Some(text) = trouble.as_ref().filter(|_| said != trouble) {
                 core.cache.problem(&format!(
                     "names of objects are not kept here, for which the directory is needed then: {text}"
