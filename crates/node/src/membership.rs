@@ -382,12 +382,19 @@ impl Membership {
                         self.let_go(pace, directory, holdings, object, epoch);
                     }
                 }
-                Reply::KnowsLess { objects } if adoption != Adoption::Refused && !objects.is_empty() => {
-                    held.retain(|held| objects.binary_search(&held.object).is_err());
-                    newer.extend(objects);
+                Reply::KnowsLess { objects } if adoption == Adoption::Refused => {
+                    return Err(self.refused_for(holdings, &objects));
+                }
+                Reply::KnowsLess { objects } => {
+                    let known = newer.len();
+                    let is_unknown = |held: &mut Held| objects.binary_search(&held.object).is_ok();
+                    newer.extend(held.extract_if(told..end, is_unknown).map(|held| held.object));
+                    if newer.len() == known {
+                        let text = "the directory does not say what it does not know of what is held here";
+                        return Err(Refused::new(errno::EIO, text));
+                    }
                     continue;
                 }
-                Reply::KnowsLess { objects } => return Err(self.refused_for(holdings, &objects)),
                 _ => return Err(Refused::new(errno::EIO, "the directory did not say what to delete")),
             }
             if end == held.len() {

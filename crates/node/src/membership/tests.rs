@@ -36,6 +36,8 @@ struct SlowDisk {
     loses_lists: AtomicBool,
     /// Lists of that kind that came.
     lists: AtomicU64,
+    /// What it says to the next ones in place of what is so.
+    lies: Mutex<Vec<Reply>>,
 }
 
 impl SlowDisk {
@@ -43,8 +45,8 @@ impl SlowDisk {
         let settings = Settings { lease_ms: LEASE_MS };
         let directory = Directory::recover(settings, 0, []).unwrap();
         let (behind_beat, beats, loses_lists) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        let lists = AtomicU64::new(0);
-        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists, lists }
+        let (lists, lies) = (AtomicU64::new(0), Mutex::default());
+        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists, lists, lies }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
@@ -108,6 +110,12 @@ impl Service for SlowDisk {
         self.lists.fetch_add(u64::from(matches!(command, Command::NodeObjects { .. })), Ordering::SeqCst);
         if matches!(command, Command::NodeObjects { .. }) && self.loses_lists.load(Ordering::SeqCst) {
             return Err(RemoteError::new(ErrorCode::INTERNAL, "it is lost"));
+        }
+        if let Command::NodeObjects { .. } = command
+            && let Some(lie) = self.lies.lock().unwrap().pop()
+        {
+            let answer: EncodedAnswer = Ok(lie);
+            return Ok(encode(&PeerReply::Directory(encode(&answer).unwrap())).unwrap());
         }
         let answer = self.ask(&command);
         self.beats.fetch_add(u64::from(matches!(command, Command::Heartbeat { .. })), Ordering::SeqCst);
@@ -459,6 +467,32 @@ fn a_long_list_is_judged_by_what_its_last_part_tells() {
     }
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_directory_that_does_not_know_what_it_was_not_told_is_refused() {
+    let folder = std::env::temp_dir().join(format!("hl-membership-lies-{}", std::process::id()));
+    let disk = Arc::new(SlowDisk::new());
+    let mut member = Member::new(&disk, &folder);
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    ["one", "two", "three"].iter().for_each(|name| member.region(&disk, name));
+    let all: Vec<ObjectId> = member.holdings.all().iter().map(|holding| holding.object).collect();
+    (member.membership.part, member.membership.adoption) = (1, Adoption::Newer);
+    let heard = || Reply::Reconciled { delete: Vec::new(), up: false };
+    let unknown = |objects: &[ObjectId]| Reply::KnowsLess { objects: objects.to_vec() };
+    // Of parts before, of none, and of nothing at all. The last is said first.
+    let lies =
+        [vec![unknown(&all[..2]), heard(), heard()], vec![unknown(&[ObjectId(999)])], vec![unknown(&[])]];
+    for lie in lies {
+        *disk.lies.lock().unwrap() = lie;
+        member.membership.incarnation.raise_above(member.membership.incarnation.get());
+        let refused = member.membership.join(&member.directory, &member.holdings).unwrap_err();
+        assert_eq!(refused.code, errno::EIO, "{refused}");
+        assert_eq!(member.holdings.all().len(), 3);
+    }
+    member.beat();
+    assert_eq!(disk.state(member.membership.node).2, 3);
     fs::remove_dir_all(folder).unwrap();
 }
 
