@@ -3,7 +3,7 @@
 
 use hinterland_directory::{
     Command, ContentDigest, Departure, Directory, DirectoryError, FORMER_POOLS_MAX, FormerPool, Found, Held,
-    NotAdopted, Placement, Record, Reply, Settings, Writer,
+    MemberInfo, NotAdopted, Placement, Record, Reply, Settings, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
 use proptest::prelude::*;
@@ -188,6 +188,23 @@ impl World {
         self.nodes.get_mut(&node).unwrap().remove(&object);
         let incarnation = self.incarnation;
         self.ask(&Command::Forget { object, node, incarnation, epoch }).unwrap();
+    }
+
+    /// All members beat that the directory has heard of, or takes for running, and do what it asks for. Of puts they know nothing any more.
+    fn beat(&mut self) {
+        let Ok(Reply::Members(members)) = self.ask(&Command::Members) else { panic!("no members") };
+        for MemberInfo { node, incarnation, .. } in members {
+            let beat = Command::Heartbeat { node, incarnation, used_bytes: 0 };
+            let Ok(Reply::Beat { forget, writing, .. }) = self.ask(&beat) else { continue };
+            for (object, epoch) in forget {
+                let held = self.nodes.get_mut(&node).unwrap();
+                held.retain(|_, found| (found.object, found.epoch) != (object, epoch));
+                self.ask(&Command::Forget { object, node, incarnation, epoch }).unwrap();
+            }
+            for (object, _) in writing {
+                self.ask(&Command::Abort { object }).unwrap();
+            }
+        }
     }
 
     /// All members come again in the next life, with what they hold.
@@ -438,6 +455,7 @@ proptest! {
         after in steps_of_puts(),
         starts in prop::collection::vec((1..=NODES, any::<bool>(), any::<bool>()), 0..6),
         order in Just(vec![1, 2, 3]).prop_shuffle(),
+        beats in any::<[bool; 2]>(),
     ) {
         let mut world = World::new();
         run(&mut world, &before);
@@ -450,9 +468,12 @@ proptest! {
         let Some(bearer) = order.iter().copied().find(is_refused) else { return Ok(()) };
         world.come(NodeId(bearer), false);
         world.incarnation += 1;
+        // Some run on.
+        beats[0].then(|| world.beat());
         for (node, adopt, is_killed) in starts {
             world.come_and(NodeId(node), adopt, is_killed);
             world.incarnation += 1;
+            beats[1].then(|| world.beat());
         }
         for node in &order {
             prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
