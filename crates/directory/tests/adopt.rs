@@ -214,6 +214,15 @@ impl World {
         self.incarnation += 1;
     }
 
+    /// A node joins, and has not said yet what it holds; its life.
+    fn join(&mut self, node: NodeId) -> u64 {
+        let rack = RackName::parse("a").unwrap();
+        let (address, incarnation) = (format!("h:{}", node.0), self.incarnation);
+        self.ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 30, incarnation })
+            .unwrap();
+        incarnation
+    }
+
     /// A node joins and says what it holds, as `hinterland node` does.
     fn come(&mut self, node: NodeId, adopt: bool) -> Come {
         self.come_and(node, adopt, false)
@@ -222,10 +231,7 @@ impl World {
     /// The same of one that is killed as soon as it has said it.
     fn come_and(&mut self, node: NodeId, adopt: bool, is_killed: bool) -> Come {
         self.away.remove(&node);
-        let rack = RackName::parse("a").unwrap();
-        let (address, incarnation) = (format!("h:{}", node.0), self.incarnation);
-        self.ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 30, incarnation })
-            .unwrap();
+        let incarnation = self.join(node);
         let mut found: Vec<Found> = self.nodes[&node].values().cloned().collect();
         let mut newer = Vec::new();
         loop {
@@ -497,8 +503,7 @@ fn a_copy_beside_those_that_were_asked_for_goes_without_a_question_where_those_a
     let mut world = World::new();
     world.put(&name(0), 1);
     let (object, digest) = world.bytes().pop_first().unwrap();
-    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
-    let (other, third) = (NodeId(home.0 % NODES + 1), NodeId((home.0 + 1) % NODES + 1));
+    let (home, other, third) = home_and_others(&world);
     let old = world.store.clone();
     world.copy_to(&name(0), other).unwrap();
     world.put(&name(2), 1);
@@ -532,8 +537,7 @@ fn a_put_that_was_going_on_when_the_older_store_was_copied_and_ended_well_is_kep
         let mut world = World::new();
         let old = world.put_and(&name(0), 1);
         let (object, digest) = world.bytes().pop_first().unwrap();
-        let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
-        let other = NodeId(home.0 % NODES + 1);
+        let (home, other, _) = home_and_others(&world);
         // Something later is on the same node, or on another one, which comes first.
         world.put(&name(2), 1);
         let bearer = if is_bearer { home } else { other };
@@ -619,11 +623,7 @@ fn a_put_that_was_given_up_and_may_have_ended_well_is_not_let_go_of_with_a_heart
         let later = *world.bytes().keys().next_back().unwrap();
         world.move_to(&name(2), if is_in_list { home } else { third });
         world.put_back(old);
-        let (rack, address, incarnation) =
-            (RackName::parse("a").unwrap(), format!("h:{}", home.0), world.incarnation);
-        let join =
-            Command::Join { name: None, node: home, rack, address, capacity_bytes: 1 << 30, incarnation };
-        world.ask(&join).unwrap();
+        let incarnation = world.join(home);
         // Its node has joined, which gives it up; what else is held, there or elsewhere, tells that the store is older.
         let (teller, named) = if is_in_list { (home, vec![object, later]) } else { (third, vec![later]) };
         if !is_in_list {
@@ -706,9 +706,8 @@ fn an_object_that_the_older_store_knows_is_wanted_as_often_as_before() {
     let mut world = World::new();
     world.put(&name(0), 1);
     let object = *world.bytes().keys().next().unwrap();
-    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
+    let (home, other, _) = home_and_others(&world);
     let old = world.store.clone();
-    let other = NodeId(home.0 % NODES + 1);
     world.copy_to(&name(0), other).unwrap();
     world.put_back(old);
     assert_eq!(world.come(home, false), Come::Up);
@@ -722,8 +721,7 @@ fn a_copy_is_not_one_too_many_beside_one_that_stands_in_an_older_store_alone() {
     let mut world = World::new();
     world.put(&name(0), 1);
     let (object, digest) = world.bytes().pop_first().unwrap();
-    let home = *world.nodes.iter().find(|(_, held)| !held.is_empty()).unwrap().0;
-    let other = NodeId(home.0 % NODES + 1);
+    let (home, other, _) = home_and_others(&world);
     // Its home goes while there is another copy, as one that was made for it.
     world.copy_to(&name(0), other).unwrap();
     world.go(home, Departure::ComesBack);
@@ -838,11 +836,7 @@ fn a_member_that_shows_some_of_what_it_holds_has_not_told_all() {
     let all: Vec<Held> = world.nodes[&node].values().map(held).collect();
     assert_eq!(all.len(), 2);
     world.incarnation += 1;
-    let incarnation = world.incarnation;
-    let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
-    world
-        .ask(&Command::Join { name: None, node, rack, address, capacity_bytes: 1 << 30, incarnation })
-        .unwrap();
+    let incarnation = world.join(node);
     let show = |objects: &[Held]| Command::ShowHeld { node, incarnation, objects: objects.to_vec() };
     let before = world.store.clone();
     assert_eq!(world.ask(&show(&all[1..])), Ok(Reply::Shown { up: false }));
