@@ -13,7 +13,6 @@ use hinterland_proto::{ErrorCode, PeerHello, PoolId, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, ObjectName, Rights, SessionId};
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -135,11 +134,31 @@ struct Member {
     holdings: Arc<Holdings>,
     puts: Puts,
     repairs: Repairs,
+    folder: Folder,
     _server: Server,
 }
 
+/// A folder that goes with its test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What a test leaves that has failed is no second failure.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A directory and its one member, which has joined and holds nothing; each test has a folder of its own name.
+fn joined(test: &str) -> (Arc<SlowDisk>, Member) {
+    let disk = Arc::new(SlowDisk::new());
+    let folder = std::env::temp_dir().join(format!("hl-membership-{test}-{}", std::process::id()));
+    let member = Member::new(&disk, Folder(folder));
+    member.membership.join(&member.directory, &member.holdings).unwrap();
+    (disk, member)
+}
+
 impl Member {
-    fn new(disk: &Arc<SlowDisk>, folder: &Path) -> Self {
+    fn new(disk: &Arc<SlowDisk>, folder: Folder) -> Self {
         let (node, pool) = (NodeId(2), PoolId(7));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
@@ -154,19 +173,20 @@ impl Member {
         }));
         let address = server.address().to_string();
         let directory = Arc::new(DirectoryLink::Remote { peers: Arc::clone(&peers), address });
-        fs::create_dir_all(folder.join("memory")).unwrap();
+        let root = &folder.0;
+        fs::create_dir_all(root.join("memory")).unwrap();
         let (holdings, _) =
-            Holdings::open(&folder.join("memory"), None, &folder.join("state"), 64 << 20).unwrap();
+            Holdings::open(&root.join("memory"), None, &root.join("state"), 64 << 20).unwrap();
         let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
         let rack = RackName::parse("a").unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let options = NodeOptions::new("a", rack, folder.join("socket"), folder.join("state"), listen);
+        let options = NodeOptions::new("a", rack, root.join("socket"), root.join("state"), listen);
         let address = "127.0.0.1:1".to_owned();
         let membership = Membership::new(&options, node, address, incarnation.clone(), Adoption::Refused);
         let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
         let repairs = Repairs::new(RepairOptions::default(), node, incarnation.clone(), links);
         let puts = Puts::new(node, incarnation, Arc::clone(&directory), peers, Arc::clone(&holdings));
-        Self { membership, directory, holdings, puts, repairs, _server: server }
+        Self { membership, directory, holdings, puts, repairs, folder, _server: server }
     }
 
     fn beat(&self) {
@@ -211,11 +231,8 @@ impl Member {
 
 #[test]
 fn a_node_that_lets_go_of_many_objects_keeps_its_lease() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("many");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     let first = disk.state(node);
 
     // They were removed while it did not answer.
@@ -236,16 +253,12 @@ fn a_node_that_lets_go_of_many_objects_keeps_its_lease() {
     assert_eq!((state, objects), (MemberState::Up, 0), "after it has joined again");
     assert_eq!(incarnation, member.membership.incarnation.get());
     assert!(member.holdings.all().is_empty());
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_node_that_lets_go_of_what_takes_longer_than_a_lease_keeps_its_lease() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-large-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("large");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     let first = disk.state(node);
     let (object, epoch, name) = disk.removed(node, 1);
     member.holdings.create_region(object, epoch, name, 4096).unwrap();
@@ -254,22 +267,18 @@ fn a_node_that_lets_go_of_what_takes_longer_than_a_lease_keeps_its_lease() {
     member.beat();
     assert_eq!(disk.state(node), (first.0, first.1, 0));
     assert!(member.holdings.all().is_empty());
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_node_that_saves_what_takes_longer_than_a_lease_keeps_its_lease() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-saved-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("saved");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     let first = disk.state(node);
     // Regions are not taken in again.
     let (object, epoch) = (ObjectId(1000), Epoch(1000));
     member.holdings.create_region(object, epoch, ObjectName::parse("region").unwrap(), 4096).unwrap();
     // A disk that takes its time: whoever writes to a pipe waits for a reader.
-    let disk_folder = rescued(&folder.join("state"));
+    let disk_folder = rescued(&member.folder.0.join("state"));
     fs::create_dir_all(&disk_folder).unwrap();
     let pipe = disk_folder.join("1000-region.partial");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -285,16 +294,12 @@ fn a_node_that_saves_what_takes_longer_than_a_lease_keeps_its_lease() {
     reader.join().unwrap();
     assert_eq!(disk.state(node), first);
     assert_eq!(member.holdings.all().len(), 1, "it was not let go of");
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn what_is_made_while_a_heartbeat_is_answered_is_no_failure_of_it() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-made-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("made");
     let (node, incarnation) = (member.membership.node, member.membership.incarnation.clone());
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     let writer = |token| Writer { node, incarnation: incarnation.get(), token };
     let make = |name: &str, token| {
         let (name, size, placement) = (ObjectName::parse(name).unwrap(), 4096, Placement::Policy);
@@ -310,15 +315,11 @@ fn what_is_made_while_a_heartbeat_is_answered_is_no_failure_of_it() {
     let state = |object| disk.ask(&Command::LookupObject { object });
     assert!(matches!(state(made), Ok(Reply::Object(info)) if info.state == ObjectState::Mutable));
     assert!(!matches!(state(given_up), Ok(Reply::Object(info)) if info.state == ObjectState::Making));
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_put_exchanges_its_name_with_another_one_of_its_user_alone() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-names-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
-    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let (disk, member) = joined("names");
     let begin = |user, name: &str| {
         let (name, placement) =
             (ObjectName::parse(name).unwrap(), hinterland_proto::control::Placement::Policy);
@@ -350,16 +351,12 @@ fn a_put_exchanges_its_name_with_another_one_of_its_user_alone() {
     for (name, object) in [(name, mine), (hidden, wanted), (their_name, theirs)] {
         assert_eq!(name_of(object), name);
     }
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_node_whose_list_was_not_heard_shows_nothing_and_joins_anew() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-unheard-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("unheard");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     member.region(&disk, "one");
     member.region(&disk, "two");
     member.is_lost(&disk);
@@ -376,16 +373,12 @@ fn a_node_whose_list_was_not_heard_shows_nothing_and_joins_anew() {
     member.beat();
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_node_that_is_refused_for_what_it_holds_says_it_again_ever_less_often() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-refused-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("refused");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     member.region(&disk, "known");
     let newest = disk.state.lock().unwrap().0.clone();
     let unknown = ObjectName::parse("unknown").unwrap();
@@ -406,16 +399,12 @@ fn a_node_that_is_refused_for_what_it_holds_says_it_again_ever_less_often() {
     member.holdings.drop_object(ObjectId(1000));
     member.beat();
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 1));
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_member_that_is_still_joining_in_the_directorys_store_joins_anew() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-joining-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let member = Member::new(&disk, &folder);
+    let (disk, member) = joined("joining");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     member.region(&disk, "one");
     member.region(&disk, "two");
     member.is_lost(&disk);
@@ -436,16 +425,12 @@ fn a_member_that_is_still_joining_in_the_directorys_store_joins_anew() {
     member.beat();
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_long_list_is_judged_by_what_its_last_part_tells() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-long-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let mut member = Member::new(&disk, &folder);
+    let (disk, mut member) = joined("long");
     let node = member.membership.node;
-    member.membership.join(&member.directory, &member.holdings).unwrap();
     // The store is copied while a put is going on, which ends well, and is put back when more has been put.
     let (going_on, digest) = member.put_almost("one");
     let old = disk.state.lock().unwrap().0.clone();
@@ -467,15 +452,11 @@ fn a_long_list_is_judged_by_what_its_last_part_tells() {
     }
     assert_eq!((disk.state(node).0, disk.state(node).2), (MemberState::Up, 2));
     assert_eq!(member.holdings.all().len(), 2);
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_directory_that_does_not_know_what_it_was_not_told_is_refused() {
-    let folder = std::env::temp_dir().join(format!("hl-membership-lies-{}", std::process::id()));
-    let disk = Arc::new(SlowDisk::new());
-    let mut member = Member::new(&disk, &folder);
-    member.membership.join(&member.directory, &member.holdings).unwrap();
+    let (disk, mut member) = joined("lies");
     ["one", "two", "three"].iter().for_each(|name| member.region(&disk, name));
     let all: Vec<ObjectId> = member.holdings.all().iter().map(|holding| holding.object).collect();
     (member.membership.part, member.membership.adoption) = (1, Adoption::Newer);
@@ -493,7 +474,6 @@ fn a_directory_that_does_not_know_what_it_was_not_told_is_refused() {
     }
     member.beat();
     assert_eq!(disk.state(member.membership.node).2, 3);
-    fs::remove_dir_all(folder).unwrap();
 }
 
 /// Says, in the life of another machine, until when the lease is believed.
