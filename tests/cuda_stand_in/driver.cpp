@@ -3,7 +3,8 @@
  * Copies and launches happen later, on a thread for each stream, as on a GPU, so that what is done too early or freed too soon
  * shows. The kernel is the one of crates/gpu/src/copy.cu, compiled for the processor. Where a driver would forgive (it waits
  * when memory is freed, say) this does not. STAND_IN_LACKS, or a call, names what it refuses: driver-version,
- * gpu, registration, compiler, memory, copies, records of events, or work: then launches end, and nobody can learn when. */
+ * gpu, registration, compiler, memory, copies, records of events, instances of graphs
+ * but one, switches of their nodes, or work: then launches end, and nobody can learn when. */
 
 #include "streams.h"
 

@@ -21,8 +21,17 @@ struct Rows {
     size_t width, rows;
 };
 
+/* A node is its step, counted from 1. Steps that are off are those of an instance. */
 struct Graph {
     std::vector<std::function<void()>> steps;
+    std::set<size_t> off;
+};
+
+struct KernelNode {
+    size_t function;
+    unsigned grid[3], block[3], shared, padding;
+    void **parameters, **extra;
+    size_t kernel, context;
 };
 
 const size_t LEND_PIECE = 2 << 20;
@@ -114,23 +123,43 @@ FACE int cuStreamEndCapture(size_t, size_t *graph) {
     if (!Stream::captured()) {
         return INVALID;
     }
-    *graph = reinterpret_cast<size_t>(new Graph{*Stream::captured()});
+    *graph = reinterpret_cast<size_t>(new Graph{*Stream::captured(), {}});
     delete Stream::captured();
     return Stream::captured() = nullptr, OK;
 }
+/* Where instances lack there is one of them. */
 FACE int cuGraphInstantiateWithFlags(size_t *instance, size_t graph, uint64_t) {
+    static std::atomic<bool> is_made{false};
+    if (is_made.exchange(true) && lacks("instances")) {
+        return NO_MEMORY;
+    }
     return *instance = reinterpret_cast<size_t>(new Graph(*reinterpret_cast<Graph *>(graph))), OK;
 }
-/* An instance is changed if it has as many steps, and refused otherwise. */
+/* The last work that was put on any stream stands for the last of each. */
+FACE int cuStreamGetCaptureInfo_v2(size_t, int *state, uint64_t *, size_t *, const size_t **nodes, size_t *count) {
+    static thread_local size_t last;
+    last = Stream::captured() ? Stream::captured()->size() : 0;
+    return *state = last > 0, *nodes = &last, *count = last > 0, OK;
+}
+FACE int cuGraphNodeSetEnabled(size_t instance, size_t node, unsigned on) {
+    Graph &own = *reinterpret_cast<Graph *>(instance);
+    if (lacks("switches") || node == 0 || node > own.steps.size()) {
+        return INVALID;
+    }
+    return on ? own.off.erase(node) : own.off.insert(node).second, OK;
+}
+/* An instance is changed if it has as many steps, and refused otherwise; all of them are on then. */
 FACE int cuGraphExecUpdate_v2(size_t instance, size_t graph, void *) {
     Graph &own = *reinterpret_cast<Graph *>(instance), &other = *reinterpret_cast<Graph *>(graph);
-    return own.steps.size() == other.steps.size() ? (own.steps = other.steps, OK) : 910;
+    return own.steps.size() == other.steps.size() ? (own = other, OK) : 910;
 }
 FACE int cuGraphLaunch(size_t instance, size_t stream) {
-    std::vector<std::function<void()>> steps = reinterpret_cast<Graph *>(instance)->steps;
-    stream_of(stream).put([steps] {
-        for (const std::function<void()> &step : steps) {
-            step();
+    Graph graph = *reinterpret_cast<Graph *>(instance);
+    stream_of(stream).put([graph] {
+        for (size_t step = 0; step < graph.steps.size(); step++) {
+            if (!graph.off.count(step + 1)) {
+                graph.steps[step]();
+            }
         }
     });
     return OK;
@@ -158,32 +187,43 @@ FACE int cuFuncGetParamInfo(size_t, size_t index, size_t *offset, size_t *bytes)
 }
 FACE int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *groups, size_t, int, size_t, unsigned) { return *groups = 2, OK; }
 FACE int cuOccupancyMaxActiveClusters(int *count, size_t, const Shape *) { return *count = 3, OK; }
-FACE int cuLaunchKernelEx(const Shape *shape, size_t function, void **, void **extra) {
+/* What a launch of a kernel does; nothing if there is no such kernel, or it has too few parameters. */
+static std::function<void()> launched(size_t function, void **extra) {
     struct {
         uint64_t address;
         unsigned count, value;
     } given;
     if ((function != ADD && function != AWAIT) || !extra || *static_cast<size_t *>(extra[3]) < sizeof given) {
-        return INVALID;
+        return nullptr;
     }
     std::memcpy(&given, extra[1], sizeof given);
-    world().launches++;
     if (function == AWAIT) {
-        stream_of(shape->stream).put([given] {
+        return [given] {
             must_reach(given.address);
             while (*static_cast<volatile unsigned *>(on_host<unsigned>(given.address)) != given.value) {
                 std::this_thread::yield();
             }
-        });
-        return OK;
+        };
     }
-    stream_of(shape->stream).put([given] {
+    return [given] {
         must_reach(given.address);
         for (unsigned index = 0; index < given.count; index++) {
             on_host<unsigned>(given.address)[index] += given.value;
         }
-    });
-    return OK;
+    };
+}
+FACE int cuLaunchKernelEx(const Shape *shape, size_t function, void **, void **extra) {
+    std::function<void()> step = launched(function, extra);
+    if (!step) {
+        return INVALID;
+    }
+    world().launches++;
+    return stream_of(shape->stream).put(step), OK;
+}
+FACE int cuGraphExecKernelNodeSetParams_v2(size_t instance, size_t node, const KernelNode *given) {
+    Graph &own = *reinterpret_cast<Graph *>(instance);
+    std::function<void()> step = launched(given->function, given->extra);
+    return step && node > 0 && node <= own.steps.size() ? (own.steps[node - 1] = step, OK) : INVALID;
 }
 
 #endif

@@ -563,11 +563,12 @@ static void carried() {
 // Nodes whose memory or event has gone are switched off one after the other, and no call says that the others are of no use meanwhile.
 static void outlived() {
     const size_t large = 32 << 20;
-    int *numbers = numbers_of(0), one = 1;
-    void * arguments[] = { &numbers, &one };
+    int *numbers = numbers_of(0), one = 1, ten = 10;
+    void *arguments[] = { &numbers, &one }, *by_ten[] = { &numbers, &ten };
+    std::vector<int> here(COUNT);
     char * gone[2];
     cudaGraph_t graph;
-    cudaGraphNode_t fills[2], kernel, record;
+    cudaGraphNode_t fills[2], kernel, copy, record;
     cudaGraphExec_t exec;
     cudaEvent_t event;
     GOOD(cudaGraphCreate(&graph, 0));
@@ -589,8 +590,11 @@ static void outlived() {
     }
     run(exec, cudaStreamPerThread);
     EXPECT(first_of(numbers) == 2);
-    // The node at the other end takes no list that names an event which has gone: what is said to be off is off, and what is not stays on.
+    // What the node at the other end has of an instance goes on when an event has gone: kernels are switched and changed in it. It takes no list that names the
+    // event: what is said to be off is off, and what is not stays on.
     GOOD(cudaEventCreate(&event));
+    auto copied = of_copy(here.data(), numbers);
+    GOOD(cudaGraphAddNode(&copy, graph, &kernel, nullptr, 1, &copied));
     GOOD(cudaGraphAddEventRecordNode(&record, graph, &kernel, 1, event));
     for (auto fill : fills) {
         GOOD(cudaGraphDestroyNode(fill));
@@ -598,11 +602,17 @@ static void outlived() {
     GOOD(cudaGraphInstantiate(&exec, graph, 0));
     run(exec, cudaStreamPerThread);
     GOOD(cudaEventDestroy(event));
-    REFUSED(cudaGraphNodeSetEnabled(exec, kernel, 0), cudaErrorInvalidResourceHandle);
-    EXPECT(is_on(exec, kernel));
+    GOOD(cudaGraphNodeSetEnabled(exec, kernel, 0));
+    run(exec, cudaStreamPerThread);
+    check_numbers(here, 3);
+    launched = of_kernel(by_ten);
+    GOOD(cudaGraphExecNodeSetParams(exec, kernel, &launched));
+    GOOD(cudaGraphNodeSetEnabled(exec, kernel, 1));
+    REFUSED(cudaGraphNodeSetEnabled(exec, copy, 0), cudaErrorInvalidResourceHandle);
+    EXPECT(is_on(exec, copy));
     GOOD(cudaDeviceSynchronize());
     run(exec, cudaStreamPerThread);
-    EXPECT(first_of(numbers) == 4);
+    check_numbers(here, 13);
 }
 
 // A node that did nothing is given commands, and the one behind it others.

@@ -176,20 +176,25 @@ pub trait Device {
     ///
     /// # Errors
     /// The driver's.
-    fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
+    fn instantiate(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure>;
     /// Makes an instance do what another graph says.
     ///
     /// # Errors
     /// The driver's.
-    fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
+    fn update(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure>;
+    /// Makes an instance do what its graph says since a command of it has changed, or is left out, or done again.
+    ///
+    /// # Errors
+    /// The driver's; the instance is dropped then.
+    fn change_step(&mut self, exec: u32, graph: &Graph, step: usize) -> Result<(), Failure>;
     /// Ends an instance; a launch of it that runs goes on.
     fn drop_exec(&mut self, exec: u32);
-    /// Puts a graph behind the work of a stream. The content is as long as the graph's [`Needs`](crate::graph::Needs) say, and each of its names gets its bytes
+    /// Puts an instance of a graph behind the work of a stream. The content is as long as the graph's [`Needs`](crate::graph::Needs) say, and each of its names gets its bytes
     /// or an error, also when this fails.
     ///
     /// # Errors
     /// The device refuses it at once.
-    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure>;
+    fn launch_graph(&mut self, exec: u32, graph: &Graph, at: At, content: &Content) -> Result<(), Failure>;
     /// What is known of a kernel.
     ///
     /// # Errors
@@ -265,10 +270,11 @@ impl Device for Box<dyn Device> {
         fn fence(&mut self, at: At) -> Result<(), Failure>;
         fn mark(&mut self, mark: u64, of: MarkOf) -> Result<(), Failure>;
         fn elapsed(&mut self, question: u32, start: u32, end: u32) -> Result<(), Failure>;
-        fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
-        fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
+        fn instantiate(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure>;
+        fn update(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure>;
+        fn change_step(&mut self, exec: u32, graph: &Graph, step: usize) -> Result<(), Failure>;
         fn drop_exec(&mut self, exec: u32);
-        fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure>;
+        fn launch_graph(&mut self, exec: u32, graph: &Graph, at: At, content: &Content) -> Result<(), Failure>;
         fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure>;
         fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure>;
         fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;

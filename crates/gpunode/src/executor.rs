@@ -169,6 +169,8 @@ impl<D: Device> Executor<D> {
             Command::GraphDestroy(c) => self.graph_destroy(&c),
             Command::GraphInstantiate(c) => self.graph_instantiate(&c),
             Command::GraphUpdate(c) => self.graph_update(&c),
+            Command::GraphSwitch(c) => self.graph_switch(&c),
+            Command::GraphChange(c) => self.graph_change(&c, body),
             Command::GraphExecDestroy(c) => self.graph_exec_destroy(&c),
             Command::GraphLaunch(c) => self.graph_launch(&c),
             Command::LaunchContent(c) => self.launch_content(&c, body),

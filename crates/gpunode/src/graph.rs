@@ -23,6 +23,8 @@ struct Step {
     body: usize,
     bytes: usize,
     stream: u32,
+    /// Whether launches leave it out.
+    is_off: bool,
 }
 
 /// What each launch of a list needs.
@@ -182,6 +184,58 @@ impl Graph {
         self.launches
     }
 
+    /// Has launches leave a command out, or do it.
+    ///
+    /// # Errors
+    /// It is none that can be left out by itself; the graph is as it was.
+    pub fn switch(&mut self, step: usize, is_on: bool) -> Result<(), Failure> {
+        let known = self.steps.get_mut(step).filter(|known| is_apart(known.command));
+        let known = known.ok_or_else(|| cannot_change(step))?;
+        if known.is_off == is_on && matches!(known.command, Command::Launch(_)) {
+            self.launches = if is_on { self.launches + 1 } else { self.launches - 1 };
+        }
+        known.is_off = !is_on;
+        Ok(())
+    }
+
+    /// Has launches do another command in the place of one.
+    ///
+    /// # Errors
+    /// It is none that can be left out by itself, or the other one is not of its kind; the list would be longer than a graph may be. The graph is as it was.
+    pub fn change(&mut self, step: usize, word: u32, body: &[u8]) -> Result<(), Failure> {
+        let known = self.steps.get_mut(step).filter(|known| is_apart(known.command));
+        let known = known.ok_or_else(|| cannot_change(step))?;
+        let command = Command::read(word, body, body.len()).map_err(|bad| Failure::value(bad.to_string()))?;
+        let place = work_of(command, Body::Own(body))?.map(|(place, _)| place);
+        if place != Some(Place::Stream(known.stream)) || !is_like(known.command, command) {
+            return Err(cannot_change(step));
+        }
+        let room = known.bytes.next_multiple_of(HEAD_BYTES);
+        if body.len() > room {
+            // Behind all others, and the place that it had is lost.
+            if (self.list.len() + body.len()) as u64 > GRAPH_BYTES_MAX {
+                return Err(Failure::value(format!(
+                    "a graph of more than {GRAPH_BYTES_MAX} bytes is too large"
+                )));
+            }
+            known.body = self.list.len();
+            self.list.resize(known.body + body.len().next_multiple_of(HEAD_BYTES), 0);
+        }
+        self.list[known.body..known.body + body.len()].copy_from_slice(body);
+        (known.command, known.bytes) = (command, body.len());
+        Ok(())
+    }
+
+    /// Whether launches leave a command out.
+    pub fn is_off(&self, step: usize) -> bool {
+        self.steps.get(step).is_some_and(|known| known.is_off)
+    }
+
+    /// The commands that launches leave out.
+    pub fn off(&self) -> impl Iterator<Item = usize> {
+        (0..self.steps.len()).filter(|step| self.is_off(*step))
+    }
+
     /// What each launch needs.
     pub const fn needs(&self) -> &Needs {
         &self.needs
@@ -207,15 +261,54 @@ impl Graph {
         })
     }
 
-    /// The work of each command and its stream.
+    /// The work of each command that a launch does, and its stream.
     pub fn work(&self) -> impl Iterator<Item = (u32, Work<'_>)> {
-        self.steps.iter().filter_map(|step| {
-            let body = Body::Own(&self.list[step.body..step.body + step.bytes]);
-            // Each was looked at when the list was read.
-            let (_, work) = work_of(step.command, body).ok()??;
-            Some((step.stream, work))
+        let all = self.all_work().filter(|(step, ..)| !self.is_off(*step));
+        all.map(|(_, stream, work)| (stream, work))
+    }
+
+    /// Each command by how many are in front of it, its stream and its work, those that launches leave out among them.
+    pub fn all_work(&self) -> impl Iterator<Item = (usize, u32, Work<'_>)> {
+        (0..self.steps.len()).filter_map(|step| {
+            let (stream, work) = self.work_at(step)?;
+            Some((step, stream, work))
         })
     }
+
+    /// The stream and the work of a command.
+    pub fn work_at(&self, step: usize) -> Option<(u32, Work<'_>)> {
+        let step = self.steps.get(step)?;
+        let body = Body::Own(&self.list[step.body..step.body + step.bytes]);
+        // Each was looked at when the list was read.
+        let (_, work) = work_of(step.command, body).ok()??;
+        Some((step.stream, work))
+    }
+}
+
+/// Whether a command says nothing that the ones behind it depend on, and needs nothing at a launch.
+const fn is_apart(command: Command) -> bool {
+    matches!(
+        command,
+        Command::Launch(_)
+            | Command::Fill(_)
+            | Command::FillRows(_)
+            | Command::CopyWithin(_)
+            | Command::CopyRows(_)
+    )
+}
+
+/// Whether one command can stand in the place of the other.
+fn is_like(one: Command, other: Command) -> bool {
+    match (one, other) {
+        (Command::Launch(one), Command::Launch(other)) => {
+            (one.flags, one.cluster) == (other.flags, other.cluster)
+        }
+        _ => std::mem::discriminant(&one) == std::mem::discriminant(&other),
+    }
+}
+
+fn cannot_change(step: usize) -> Failure {
+    Failure::value(format!("command {step} of an instance of a graph cannot be changed so"))
 }
 
 fn read_step(list: &[u8], at: usize) -> Result<Step, Failure> {
@@ -228,7 +321,7 @@ fn read_step(list: &[u8], at: usize) -> Result<Step, Failure> {
     let body = list.get(start..start + padded).ok_or_else(cut)?;
     let command =
         Command::read(word, &body[..bytes], bytes).map_err(|bad| Failure::value(bad.to_string()))?;
-    Ok(Step { command, body: start, bytes, stream: 0 })
+    Ok(Step { command, body: start, bytes, stream: 0, is_off: false })
 }
 
 /// The name of a command, for words.

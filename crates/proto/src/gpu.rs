@@ -21,7 +21,7 @@ pub use facts::{
 pub use fields::{BadBody, Field, Layout, Message};
 
 /// The version of commands and answers; peers of different versions refuse each other.
-pub const GPU_VERSION: u32 = 5;
+pub const GPU_VERSION: u32 = 6;
 /// Names of streams below this are the default streams of devices.
 pub const DEFAULT_STREAMS: u32 = 16;
 /// The word of the first frame of a client, whose body is a [`Hello`] in postcard's form.

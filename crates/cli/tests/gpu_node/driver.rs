@@ -4,8 +4,8 @@ use super::{Client, Node, PIECE, add, name_add, stand_in};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
-    Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, MapMemory, MarkEvent,
-    MarkStream, StreamCreate, UnmapMemory,
+    Function, Graph, GraphChange, GraphInstantiate, GraphLaunch, GraphPart, GraphSwitch, GraphUpdate, Launch,
+    MapMemory, MarkEvent, MarkStream, StreamCreate, UnmapMemory,
 };
 
 #[test]
@@ -340,4 +340,104 @@ fn products_in_graphs_are_as_their_list_says_and_leave_the_handle_as_it_is_set()
     let seen: Vec<f32> = tail.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
     assert_eq!(seen, [60.0, 6.0, 6.0, 60.0]);
     std::fs::remove_file(&driver).unwrap();
+}
+
+/// A launch of the kernel that adds a value to one number.
+fn adding(address: u64, value: u32) -> Vec<u8> {
+    let mut body = vec![0; Launch::BYTES];
+    add(20).put(&mut body);
+    body.extend([&address.to_le_bytes()[..], &1_u32.to_le_bytes(), &value.to_le_bytes()].concat());
+    body
+}
+
+#[test]
+fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is() {
+    // There is one instance and no second; nodes cannot be switched, and instances are made anew; both can be.
+    for lacks in ["instances", "switches", ""] {
+        let driver = stand_in();
+        let node = Node::with_driver(&format!("nodes-{lacks}"), &["--device", "cuda"], &driver, lacks);
+        let mut client = Client::open(node.unix(), 0).unwrap();
+        std::fs::remove_file(&driver).unwrap();
+        let address = client.map(1);
+        name_add(&mut client);
+        send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
+        let mut list = Vec::new();
+        for value in [1, 10, 100] {
+            let body = adding(address, value);
+            list.extend((body.len() as u32).to_le_bytes());
+            list.extend(Launch::WORD.to_le_bytes());
+            list.extend(&body);
+            list.resize(list.len().next_multiple_of(8), 0);
+        }
+        let bytes = list.len() as u64;
+        send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+        send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+        let mut transfer = 0;
+        let mut added = |client: &mut Client| {
+            transfer += 1;
+            let copy = CopyIn { stream: 20, flags: 0, address };
+            client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[0; 4]);
+            send!(client, GraphLaunch { exec: 1, stream: 20 });
+            send!(client, CopyOut { stream: 20, transfer, address, bytes: 4 });
+            let (message, tail) = client.next().unwrap();
+            let words = String::from_utf8_lossy(&tail).into_owned();
+            assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer, error: 0, offset: 0 }), "{words}");
+            u32::from_le_bytes(tail.try_into().unwrap())
+        };
+        assert_eq!(added(&mut client), 111);
+        send!(client, GraphSwitch { exec: 1, step: 1, is_on: 0 });
+        assert_eq!(added(&mut client), 101, "{lacks}");
+        let change = GraphChange { exec: 1, step: 1, word: Launch::WORD };
+        let with = adding(address, 20);
+        client.send::<{ GraphChange::BYTES }>(GraphChange::WORD, |body| change.put(body), &with);
+        send!(client, GraphSwitch { exec: 1, step: 0, is_on: 0 });
+        assert_eq!(added(&mut client), 100, "{lacks}");
+        send!(client, GraphSwitch { exec: 1, step: 1, is_on: 1 });
+        assert_eq!(added(&mut client), 120, "{lacks}");
+        if lacks != "instances" {
+            send!(client, GraphUpdate { exec: 1, graph: 1 });
+            assert_eq!(added(&mut client), 111, "{lacks}");
+            send!(client, GraphSwitch { exec: 1, step: 2, is_on: 0 });
+            assert_eq!(added(&mut client), 11, "{lacks}");
+        }
+    }
+}
+
+#[test]
+fn copies_that_lists_bring_themselves_take_so_much_of_the_hosts_memory_and_no_more() {
+    const LARGE: usize = 32 << 20;
+    let driver = stand_in();
+    let node = Node::with_driver("pinned", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    client.grant(0, LARGE as u64);
+    let address = client.welcome.window;
+    send!(client, MapMemory { device: 0, flags: 0, address, bytes: LARGE as u64 });
+    let mut list = Vec::new();
+    list.extend(((CopyIn::BYTES + LARGE) as u32).to_le_bytes());
+    list.extend(CopyIn::WORD.to_le_bytes());
+    let mut body = [0; CopyIn::BYTES];
+    CopyIn { stream: 0, flags: 0, address }.put(&mut body);
+    list.extend(body);
+    list.resize(list.len() + LARGE, 5);
+    let bytes = list.len() as u64;
+    send!(client, Graph { graph: 1, base: 0, stream: 0, flags: 0, bytes, sent: bytes });
+    for part in list.chunks(60_000) {
+        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), part);
+    }
+    send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    for _ in 0..7 {
+        send!(client, GraphUpdate { exec: 1, graph: 1 });
+    }
+    client.settle();
+    send!(client, GraphUpdate { exec: 1, graph: 1 });
+    let (fault, words) = client.next().unwrap();
+    assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+    assert!(String::from_utf8_lossy(&words).contains("bring"), "{}", String::from_utf8_lossy(&words));
+    // What was is launched.
+    send!(client, GraphLaunch { exec: 1, stream: 0 });
+    send!(client, CopyOut { stream: 0, transfer: 1, address, bytes: 2 });
+    let five = (AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }), vec![5; 2]);
+    assert_eq!(client.next().unwrap(), five);
 }

@@ -47,6 +47,11 @@ impl Source {
         let lane = lane.map_or(self.place.origin, |entry| entry.stream);
         for entry in 0..list.entries.len() {
             let stream = stream_in(lane, list, entry);
+            if list.is_apart(entry) {
+                // As what it takes the place of, for the node to change that alone.
+                new.push_apart(list, entry, lane);
+                continue;
+            }
             if stream != lane {
                 new.switch(event, lane, stream)?;
             }
@@ -54,6 +59,11 @@ impl Source {
             if stream != lane {
                 new.switch(event, stream, lane)?;
             }
+        }
+        // What is behind it in the stream that it ended in waits for it there.
+        let end = if count == 0 { lane } else { self.list.entries[first + count - 1].stream };
+        if end != lane {
+            new.switch(event, lane, end)?;
         }
         let own_count = new.entries.len() - own_first;
         keep(&mut new, first..self.list.entries.len());

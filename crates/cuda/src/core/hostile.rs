@@ -11,7 +11,7 @@ use hinterland_channel::{
 };
 use hinterland_os::Mapping;
 use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached, library};
-use hinterland_proto::gpu::command::{Command, Launch, launch_flags};
+use hinterland_proto::gpu::command::{Command, Fill, Launch, launch_flags};
 use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
 use hinterland_types::NodeId;
@@ -642,8 +642,15 @@ fn a_graph_that_is_changed_and_made_ready_again_and_again_leaves_nothing_at_the_
     let (first, second) =
         (session.add_node(&graph, &[], empty()).unwrap(), session.add_node(&graph, &[], empty()).unwrap());
     let exec = session.instantiate(&graph, 0).unwrap();
+    let filled = || {
+        let mut list = List::default();
+        let fill = Fill { stream: 0, element: 1, address: 0, count: 0, value: 0 };
+        list.push(0, None, &fill, 0, |_| ()).unwrap();
+        Node::own(NodeKind::Fill, list, Given::Nothing)
+    };
     for round in 0..TIMES {
         session.change_edges(&graph, &[first], &[second], round % 2 == 1).unwrap();
+        session.add_node(&graph, &[second], filled()).unwrap();
         session.update_exec(exec, &graph).unwrap();
     }
     session.destroy_exec(exec).unwrap();
@@ -744,7 +751,7 @@ fn a_kernel_of_a_graph_has_its_clusters_also_with_other_parameters() {
         };
         session
             .with_instance(exec, |does| {
-                assert_eq!(of(&does.definition().done), (8, 64, [2, 1, 1], flags));
+                assert_eq!(of(&does.definition().done()), (8, 64, [2, 1, 1], flags));
                 Ok(())
             })
             .unwrap();

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{
-    Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, LaunchContent, MarkDevice,
+    Graph as GraphCommand, GraphChange, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch,
+    GraphPart, GraphSwitch, GraphUpdate, LaunchContent, MarkDevice,
 };
 use hinterland_proto::gpu::write_edits;
 
@@ -31,6 +31,9 @@ use crate::code::{Code, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED};
 
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
 const BASES_MAX: usize = 8;
+
+/// Most commands that are changed one by one: of more, a list that differs in them is sent, which is one message and read as one.
+const CHANGES_MAX: usize = 16;
 
 /// Where a list comes from.
 #[derive(Debug, Clone, Copy)]
@@ -87,13 +90,33 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// The commands of nodes that are switched off.
+    fn commands_off(&self) -> BTreeSet<usize> {
+        if self.off.is_empty() {
+            return BTreeSet::new();
+        }
+        let nodes = self.off.iter().filter_map(|rank| self.nodes.at(*rank)).collect();
+        self.list.commands_of(self.pieces.as_deref(), &nodes)
+    }
+
     /// The commands that a launch does.
     fn done(&self) -> Arc<List> {
-        if self.off.is_empty() {
-            return self.list.clone();
+        match self.commands_off() {
+            off if off.is_empty() => self.list.clone(),
+            off => Arc::new(self.list.without(off)),
         }
-        let off = self.off.iter().filter_map(|rank| self.nodes.at(*rank)).collect();
-        Arc::new(self.list.without(self.pieces.as_deref(), &off))
+    }
+
+    /// The list that the node is sent, and which commands of it launches leave out: those that it does not leave out are not in the list.
+    fn sent(&self) -> (Arc<List>, BTreeSet<usize>) {
+        let off = self.commands_off();
+        if off.is_empty() {
+            return (self.list.clone(), off);
+        }
+        if self.list.has_steps() || !off.iter().all(|entry| self.list.is_apart(*entry)) {
+            return (Arc::new(self.list.without(off)), BTreeSet::new());
+        }
+        (self.list.clone(), off)
     }
 }
 
@@ -101,9 +124,9 @@ impl Source {
 #[derive(Debug)]
 pub struct Definition {
     pub(super) source: Source,
-    /// The commands that a launch does.
-    pub(super) done: Arc<List>,
     steps: Vec<Step>,
+    /// Commands of its one list that launches leave out.
+    off: BTreeSet<usize>,
     /// Whether it is an instance's alone, and no graph has it.
     is_own: bool,
 }
@@ -112,6 +135,29 @@ impl Definition {
     /// Whether it is more to the node than one list: launches of it call functions, or wait for bytes.
     fn is_split(&self) -> bool {
         !matches!(self.steps[..], [Step::Launch(_)])
+    }
+
+    /// The commands that a launch does.
+    pub(super) fn done(&self) -> Arc<List> {
+        self.source.done()
+    }
+
+    /// What is to be changed in an instance at the node that does this for it to do another one: commands, and the switches of such. Nothing if it takes another
+    /// list.
+    fn changes_to(&self, other: &Self) -> Option<(Vec<usize>, Vec<usize>)> {
+        let ([Step::Launch(from)], [Step::Launch(to)]) = (&self.steps[..], &other.steps[..]) else {
+            return None;
+        };
+        let origin = |part: &Part| (part.place.origin, part.place.owner.device);
+        if origin(from) != origin(to) {
+            return None;
+        }
+        let changed = if Arc::ptr_eq(&from.list, &to.list) {
+            Vec::new()
+        } else {
+            from.list.changes_to(&to.list, CHANGES_MAX)?
+        };
+        Some((changed, self.off.symmetric_difference(&other.off).copied().collect()))
     }
 
     fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
@@ -193,7 +239,7 @@ impl Instance {
     ///
     /// # Errors
     /// As [`locked`], it has ended, or what `work` says.
-    fn with<T>(&self, work: impl FnOnce(&mut Does) -> Result<T, Code>) -> Result<T, Code> {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Does) -> Result<T, Code>) -> Result<T, Code> {
         work(locked(&self.does)?.as_mut().ok_or(INVALID_HANDLE)?)
     }
 }
@@ -205,7 +251,7 @@ pub struct Instances {
     next: AtomicU32,
     next_exec: AtomicU32,
     bases: Mutex<VecDeque<Arc<Part>>>,
-    execs: Table<Instance>,
+    pub(super) execs: Table<Instance>,
 }
 
 impl Instances {
@@ -234,12 +280,14 @@ impl Instances {
 
 impl Session {
     /// Names the lists that a list becomes for the node: itself, or the runs of commands between the functions that are called in it, and in front of copies to
-    /// a device of what came out of one. Nodes that are `off` do nothing.
+    /// a device of what came out of one.
     ///
     /// # Errors
     /// A run is too long for a graph, or the node is gone.
     pub(super) fn define(&self, source: Source, is_own: bool) -> Result<Arc<Definition>, Code> {
-        let (done, place) = (source.done(), &source.place);
+        let place = &source.place;
+        let (done, off) =
+            if self.without.graph_edits { (source.done(), BTreeSet::new()) } else { source.sent() };
         let steps = if done.has_steps() {
             let step = |run| match run {
                 Run::Commands(list) => self.instances.part(place, Arc::new(list)),
@@ -249,7 +297,7 @@ impl Session {
         } else {
             vec![self.instances.part(place, done.clone())]
         };
-        Ok(Arc::new(Definition { source, done, steps, is_own }))
+        Ok(Arc::new(Definition { source, steps, off, is_own }))
     }
 
     /// Whether the node will take what it has to know of a definition, if it does not know it yet: it takes no list that names a handle of cuBLAS or an event of
@@ -407,30 +455,76 @@ impl Session {
     }
 
     fn want(&self, does: &mut Does, wanted: Arc<Definition>) -> Result<(), Code> {
-        self.check_names(&wanted)?;
+        // What the node has of it goes on with names that have gone.
+        let is_there = || !self.without.graph_edits && does.made.definition.changes_to(&wanted).is_some();
+        self.check_names(&wanted).or_else(|gone| if is_there() { Ok(()) } else { Err(gone) })?;
         self.hold(&wanted.source.memory);
         let before = std::mem::replace(&mut does.wanted, wanted);
         self.release(&before.source.memory)
     }
 
     /// Has the node know what an instance is to do.
-    fn make_ready(&self, does: &mut Does, flags: u64) -> Result<(), Code> {
+    pub(super) fn make_ready(&self, does: &mut Does, flags: u64) -> Result<(), Code> {
         if Arc::ptr_eq(&does.wanted, &does.made.definition) {
             return Ok(());
         }
         let definition = does.wanted.clone();
-        self.send_definition(&definition)?;
-        let names = match Arc::get_mut(&mut does.made) {
-            Some(made) => self.update_parts(std::mem::take(&mut made.names), &definition, flags)?,
-            // A launch by another thread goes on with what it has.
-            None => self.instantiate_parts(&definition, flags)?,
+        // A launch by another thread goes on with what it has.
+        let made = Arc::get_mut(&mut does.made);
+        let names = match made.map(|made| (made.definition.changes_to(&definition), made)) {
+            Some((Some((changed, switched)), made)) if !self.without.graph_edits => {
+                let names = std::mem::take(&mut made.names);
+                let part = definition.parts().next();
+                if let (Some(part), [exec]) = (part, &names[..]) {
+                    self.send_changes(*exec, part, &changed)?;
+                    self.send_switches(*exec, &definition, switched)?;
+                }
+                names
+            }
+            other => {
+                self.send_definition(&definition)?;
+                let names = match other {
+                    Some((_, made)) => {
+                        self.update_parts(std::mem::take(&mut made.names), &definition, flags)?
+                    }
+                    None => self.instantiate_parts(&definition, flags)?,
+                };
+                if definition.is_own {
+                    self.drop_definition(&definition)?;
+                }
+                names.iter().try_for_each(|exec| {
+                    self.send_switches(*exec, &definition, definition.off.iter().copied())
+                })?;
+                names
+            }
         };
-        if definition.is_own {
-            self.drop_definition(&definition)?;
-        }
         self.hold(&definition.source.memory);
         let made = Arc::new(Made { definition, names, serial: does.made.serial + 1 });
         self.let_go(std::mem::replace(&mut does.made, made))
+    }
+
+    /// Has an instance at the node do commands of a list in the place of those that it has.
+    fn send_changes(&self, exec: u32, to: &Part, commands: &[usize]) -> Result<(), Code> {
+        commands.iter().try_for_each(|entry| {
+            let (word, body) = to.list.frame(*entry);
+            // A list has fewer commands than that.
+            let message = GraphChange { exec, step: *entry as u32, word };
+            self.send_with_tail(&message, body.len(), |tail| tail.put(0, body)).map(drop)
+        })
+    }
+
+    /// Has an instance at the node leave commands out, or do them, as a definition says.
+    fn send_switches(
+        &self,
+        exec: u32,
+        to: &Definition,
+        commands: impl IntoIterator<Item = usize>,
+    ) -> Result<(), Code> {
+        commands.into_iter().try_for_each(|entry| {
+            let is_on = u32::from(!to.off.contains(&entry));
+            // As above.
+            self.send(&GraphSwitch { exec, step: entry as u32, is_on }).map(drop)
+        })
     }
 
     /// Has instances at the node do what the parts of a definition say, and makes or ends some if these are more or fewer.

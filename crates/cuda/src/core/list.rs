@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 
 use hinterland_proto::gpu::command::{
-    BlasCall, BlasGemm, BlasGemmPointers, BlasSet, EventRecord, Launch, StreamWait, launch_flags,
+    BlasCall, BlasGemm, BlasGemmPointers, BlasSet, CopyRows, CopyWithin, EventRecord, Fill, FillRows, Launch,
+    StreamWait, launch_flags,
 };
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
@@ -227,20 +228,53 @@ impl List {
         }
     }
 
-    /// The list without what some nodes do, whose entries are in these pieces, or are those of a list as it was captured. Who waits for whom stays.
-    #[must_use]
-    pub fn without(&self, pieces: Option<&[Piece]>, nodes: &BTreeSet<usize>) -> Self {
-        let mut off: BTreeSet<usize> = places_in(self, pieces)
+    /// The commands of some nodes, whose entries are in these pieces, or are those of a list as it was captured; who waits for whom is none of them.
+    pub(super) fn commands_of(&self, pieces: Option<&[Piece]>, nodes: &BTreeSet<usize>) -> BTreeSet<usize> {
+        places_in(self, pieces)
             .into_iter()
             .filter(|(node, _)| nodes.contains(node))
             .flat_map(|(_, entries)| entries)
             .filter(|entry| !self.is_edge(*entry))
-            .collect();
+            .collect()
+    }
+
+    /// The list without some commands, and without what handles are set to for them.
+    pub(super) fn without(&self, mut off: BTreeSet<usize>) -> Self {
         self.take_settings(&mut off);
         let mut left = Self::default();
         let stay = (0..self.entries.len()).filter(|entry| !off.contains(entry));
         stay.for_each(|entry| left.push_frame(self, entry));
         left
+    }
+
+    /// Whether the node can leave a command of an instance out, or do another one of its kind in its place.
+    pub(super) fn is_apart(&self, entry: usize) -> bool {
+        matches!(
+            self.frame(entry).0,
+            Launch::WORD | Fill::WORD | FillRows::WORD | CopyWithin::WORD | CopyRows::WORD
+        )
+    }
+
+    /// The commands in which another list differs from this one, if the node can do those in the place of these, and they are no more than `most`.
+    pub(super) fn changes_to(&self, to: &Self, most: usize) -> Option<Vec<usize>> {
+        if self.entries.len() != to.entries.len() {
+            return None;
+        }
+        let mut changes = Vec::new();
+        for entry in 0..self.entries.len() {
+            if self.whole_frame(entry) == to.whole_frame(entry) {
+                continue;
+            }
+            let is_like = self.frame(entry).0 == to.frame(entry).0
+                && self.is_apart(entry)
+                && self.entries[entry].stream == to.entries[entry].stream
+                && self.launch_attributes_at(entry) == to.launch_attributes_at(entry);
+            if !is_like || changes.len() == most {
+                return None;
+            }
+            changes.push(entry);
+        }
+        Some(changes)
     }
 
     /// Takes settings of handles to commands that are left out, if those are what they are for: a handle's settings are for its next product.
@@ -286,6 +320,16 @@ impl List {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(other.whole_frame(index));
         self.entries.push(Entry { at, stream, ..other.entries[index] });
+    }
+
+    /// Appends a command of another list that the node can do in the place of another one, in a stream.
+    pub(super) fn push_apart(&mut self, other: &Self, index: usize, stream: u32) {
+        /// Where the stream stands in a body: behind the function in that of a launch, first in all others.
+        const OF_LAUNCH: usize = 4;
+        self.push_frame_in(other, index, stream);
+        let at = self.entries[self.entries.len() - 1].at + HEAD;
+        let at = if other.frame(index).0 == Launch::WORD { at + OF_LAUNCH } else { at };
+        self.bytes[at..at + 4].copy_from_slice(&stream.to_le_bytes());
     }
 
     /// The parameters of the launch that this list is.

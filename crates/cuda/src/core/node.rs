@@ -137,7 +137,11 @@ impl Node {
     #[must_use]
     pub(super) fn child(definition: &Definition) -> Self {
         let (memory, objects) = (definition.source.memory.clone(), definition.source.objects.clone());
-        Self { memory, objects, ..Self::own(NodeKind::Graph, List::clone(&definition.done), Given::Nothing) }
+        Self {
+            memory,
+            objects,
+            ..Self::own(NodeKind::Graph, List::clone(&definition.done()), Given::Nothing)
+        }
     }
 
     /// Has the kernel be launched with the attributes of another launch: they are set apart from its parameters.

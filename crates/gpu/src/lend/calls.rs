@@ -80,7 +80,23 @@ pub(crate) struct UpdateResult {
     pub from: usize,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS_v2`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelNode {
+    pub function: Handle,
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub padding: c_uint,
+    pub parameters: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+    pub kernel: Handle,
+    pub context: Handle,
+}
+
 const _: () = {
+    assert!(size_of::<KernelNode>() == 72 && std::mem::offset_of!(KernelNode, parameters) == 40);
     assert!(size_of::<Kind>() == 32 && size_of::<Access>() == 12 && size_of::<Copy2D>() == 128);
     assert!(size_of::<LaunchAttribute>() == 72 && size_of::<LaunchShape>() == 56);
     assert!(std::mem::offset_of!(LaunchShape, stream) == 32 && size_of::<UpdateResult>() == 24);
@@ -115,6 +131,9 @@ functions! {
         event_elapsed = c"cuEventElapsedTime" (*mut f32, Handle, Handle);
         capture_begin = c"cuStreamBeginCapture_v2" (Handle, c_int);
         capture_end = c"cuStreamEndCapture" (Handle, *mut Handle);
+        capture_info = c"cuStreamGetCaptureInfo_v2" (Handle, *mut c_int, *mut u64, *mut Handle, *mut *const Handle, *mut usize);
+        node_switch = c"cuGraphNodeSetEnabled" (Handle, Handle, c_uint);
+        node_kernel = c"cuGraphExecKernelNodeSetParams_v2" (Handle, Handle, *const KernelNode);
         graph_instantiate = c"cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
         graph_update = c"cuGraphExecUpdate_v2" (Handle, Handle, *mut UpdateResult);
         graph_launch = c"cuGraphLaunch" (Handle, Handle);

@@ -9,6 +9,9 @@ const LEGACY: Handle = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
 
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const CAPTURED: i32 = 1;
+
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
 const EXTERNAL: u32 = 1;
 
@@ -33,7 +36,13 @@ pub struct Captured {
 /// An instance of a graph.
 #[derive(Debug)]
 pub struct Instance {
-    handle: Handle,
+    pub(crate) handle: Handle,
+}
+
+/// A node of a captured graph: valid as long as that is, also for instances that were made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphNode {
+    pub(crate) handle: Handle,
 }
 
 impl Lent {
@@ -173,6 +182,28 @@ impl Lent {
         // SAFETY: the place is ours, and the stream lives.
         self.check("ending a capture", unsafe { (call.capture_end)(stream.handle, &mut handle) })?;
         Ok(Captured { handle })
+    }
+
+    /// What the next work of a stream that is being captured would be behind, if it is one node: the one of the work before it.
+    pub fn last_node(&self, stream: &Stream) -> Option<GraphNode> {
+        let call = self.enter().ok()?;
+        let (mut state, mut number, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
+        // SAFETY: the places are ours, and the stream lives.
+        let code = unsafe {
+            (call.capture_info)(stream.handle, &mut state, &mut number, &mut graph, &mut nodes, &mut count)
+        };
+        if code != 0 || state != CAPTURED || count != 1 || nodes.is_null() {
+            return None;
+        }
+        // SAFETY: the driver's list of as many nodes as it counted, which is there until the next call for the stream.
+        Some(GraphNode { handle: unsafe { *nodes } })
+    }
+
+    /// Has launches of an instance leave out what a node does that the graph has which it was made of, or do it; false if the driver does not do that.
+    pub fn switch_node(&self, instance: &Instance, node: GraphNode, is_on: bool) -> bool {
+        let Ok(call) = self.enter() else { return false };
+        // SAFETY: the instance lives, and so does the graph that it was made of.
+        unsafe { (call.node_switch)(instance.handle, node.handle, u32::from(is_on)) == 0 }
     }
 
     /// Makes a captured graph ready to be launched.

@@ -1,7 +1,7 @@
 //! Modules, kernels and launches.
 
-use super::calls::{LaunchAttribute, LaunchShape};
-use super::order::Stream;
+use super::calls::{KernelNode, LaunchAttribute, LaunchShape};
+use super::order::{GraphNode, Instance, Stream};
 use super::{CallError, Lent};
 use crate::driver::Handle;
 use std::ffi::{CString, c_int, c_void};
@@ -203,18 +203,51 @@ impl Lent {
         let (attributes, attribute_count) = shape.attributes();
         let raw = shape.raw(stream.handle, &attributes, attribute_count);
         let mut bytes = parameters.len();
-        let mut extra: [*mut c_void; 5] = [
-            ptr::without_provenance_mut(BUFFER),
-            parameters.as_ptr().cast_mut().cast(),
-            ptr::without_provenance_mut(BUFFER_BYTES),
-            (&raw mut bytes).cast(),
-            ptr::null_mut(),
-        ];
+        let mut extra = block(parameters, &mut bytes);
         let extra = if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
         // SAFETY: everything lives through the call, in which the driver copies the parameters and does not write them.
         let code = unsafe { (call.launch)(&raw, kernel.handle, ptr::null_mut(), extra) };
         self.check("launching a kernel", code)
     }
+
+    /// Has launches of an instance launch another kernel in a node of the graph that it was made of, or the same one in another way; false if the driver does
+    /// not do that. Attributes of the launch stay as they are.
+    pub fn change_kernel(
+        &self,
+        instance: &Instance,
+        node: GraphNode,
+        kernel: Kernel,
+        shape: &Shape,
+        parameters: &[u8],
+    ) -> bool {
+        let Ok(call) = self.enter() else { return false };
+        let mut bytes = parameters.len();
+        let mut extra = block(parameters, &mut bytes);
+        let given = KernelNode {
+            function: kernel.handle,
+            grid: shape.grid,
+            block: shape.block,
+            shared: shape.shared,
+            padding: 0,
+            parameters: ptr::null_mut(),
+            extra: if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() },
+            kernel: 0,
+            context: 0,
+        };
+        // SAFETY: the instance and the graph that it was made of live, and everything else through the call, in which the driver copies the parameters.
+        unsafe { (call.node_kernel)(instance.handle, node.handle, &given) == 0 }
+    }
+}
+
+/// A block of parameters as calls of the driver take it; both places live through the call.
+fn block(parameters: &[u8], bytes: &mut usize) -> [*mut c_void; 5] {
+    [
+        ptr::without_provenance_mut(BUFFER),
+        parameters.as_ptr().cast_mut().cast(),
+        ptr::without_provenance_mut(BUFFER_BYTES),
+        ptr::from_mut(bytes).cast(),
+        ptr::null_mut(),
+    ]
 }
 
 fn c_name(name: &str) -> Result<CString, CallError> {

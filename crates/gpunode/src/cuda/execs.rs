@@ -6,15 +6,16 @@
 
 use super::failed;
 use super::machine::{CudaMachine, OneDevice};
-use super::replay::{Kept, Passage, capture};
+use super::replay::{Capture, Kept, Passage, Wanted, capture};
+use super::shapes::shape;
 use crate::body::Body;
 use crate::failure::Failure;
 use crate::graph::{Content, Graph};
 use crate::work::{Rows, Work};
 use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::memory::Scratch;
-use hinterland_gpu::lend::order::{Event, Instance};
-use std::collections::HashMap;
+use hinterland_gpu::lend::order::{Captured, Event, GraphNode, Instance};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Memory of a device that an instance has, and what its last user's work ends with.
@@ -26,10 +27,33 @@ struct Own {
 struct Exec {
     device: u32,
     instance: Instance,
-    graph: Arc<Graph>,
+    /// What the instance was made of: the driver names its nodes by those of that.
+    captured: Captured,
+    /// The node of each command of the graph, as far as that is known.
+    nodes: Vec<Option<GraphNode>>,
+    /// Commands whose nodes are switched off.
+    off: BTreeSet<usize>,
     own: Option<Own>,
     /// What it uses besides. That of an instance that is updated stays as well: a launch of it may still run.
-    _kept: Kept,
+    kept: Kept,
+}
+
+impl Exec {
+    fn is_switched(&self, lent: &Lent, step: usize, is_on: bool) -> bool {
+        let node = self.nodes.get(step).copied().flatten();
+        node.is_some_and(|node| lent.switch_node(&self.instance, node, is_on))
+    }
+
+    /// Has the driver switch nodes of the instance as the graph says; whether it has.
+    fn switch(&mut self, lent: &Lent, graph: &Graph) -> bool {
+        let wanted: BTreeSet<usize> = graph.off().collect();
+        let mut others = wanted.symmetric_difference(&self.off);
+        let is_done = others.all(|step| self.is_switched(lent, *step, !wanted.contains(step)));
+        if is_done {
+            self.off = wanted;
+        }
+        is_done
+    }
 }
 
 /// The instances of a session.
@@ -71,75 +95,154 @@ fn passage(own: Option<&Own>, graph: &Graph) -> Passage {
 }
 
 impl CudaMachine {
-    pub(super) fn make_exec(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
+    pub(super) fn make_exec(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure> {
         let device = graph.device;
-        let Self { devices, programs, blases, execs, events, .. } = self;
-        let OneDevice { lent, spare, .. } = &mut devices[device as usize];
-        let own = execs.own(device, lent, passing(graph))?;
-        let made = capture(lent, programs, blases, spare, events, graph, passage(own.as_ref(), graph));
-        let made = made.and_then(|(captured, kept)| {
-            let instance = lent.instantiate(&captured).map_err(failed);
-            lent.end_graph(captured);
-            instance.map(|instance| (instance, kept))
-        });
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        let own = self.execs.own(device, &lent, passing(graph))?;
+        let made = self.make(device, graph, passage(own.as_ref(), graph));
         match made {
-            Ok((instance, _kept)) => {
-                let graph = Arc::clone(graph);
-                execs.execs.insert(exec, Exec { device, instance, graph, own, _kept });
-                Ok(())
+            Ok(made) => drop(self.execs.execs.insert(exec, Exec { own, ..made })),
+            Err(failure) => {
+                self.execs.give_back(device, own);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn capture(&mut self, device: u32, wanted: Wanted<'_>) -> Result<Capture, Failure> {
+        let Self { devices, programs, blases, events, .. } = self;
+        let OneDevice { lent, spare, .. } = &mut devices[device as usize];
+        capture(lent, programs, blases, spare, events, wanted)
+    }
+
+    /// An instance of a graph, without memory of its own.
+    fn make(&mut self, device: u32, graph: &Graph, passage: Passage) -> Result<Exec, Failure> {
+        let whole = self.capture(device, Wanted { graph, has_off: true, passage })?;
+        let mut made = self.instance_of(device, whole)?;
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        if made.switch(&lent, graph) {
+            return Ok(made);
+        }
+        // What a driver does not switch off is left out.
+        lent.end_instance(made.instance);
+        lent.end_graph(made.captured);
+        let rest = self.capture(device, Wanted { graph, has_off: false, passage })?;
+        self.instance_of(device, rest).map(|made| Exec { off: graph.off().collect(), ..made })
+    }
+
+    fn instance_of(&self, device: u32, capture: Capture) -> Result<Exec, Failure> {
+        let lent = &self.devices[device as usize].lent;
+        let Capture { captured, kept, nodes } = capture;
+        match lent.instantiate(&captured) {
+            Ok(instance) => {
+                Ok(Exec { device, instance, captured, nodes, off: BTreeSet::new(), own: None, kept })
             }
             Err(failure) => {
-                execs.give_back(device, own);
-                Err(failure)
+                lent.end_graph(captured);
+                Err(failed(failure))
             }
         }
     }
 
-    pub(super) fn change_exec(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        let Self { devices, programs, blases, execs, events, .. } = self;
-        let known = execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
+    /// Has an instance do what a graph says, all of whose commands are of the kinds and in the order of the one that it has if they are alike.
+    pub(super) fn change_exec(&mut self, exec: u32, graph: &Graph, are_alike: bool) -> Result<(), Failure> {
+        let known =
+            self.execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
         let (device, has) = (known.device, known.own.as_ref().map_or(0, |own| own.scratch.bytes));
-        let OneDevice { lent, spare, .. } = &mut devices[device as usize];
-        let larger = if passing(graph) > has { execs.own(device, lent, passing(graph))? } else { None };
-        let Some(known) = execs.execs.get_mut(&exec) else { return Ok(()) };
-        let own = larger.as_ref().or(known.own.as_ref());
-        let captured = capture(lent, programs, blases, spare, events, graph, passage(own, graph));
-        let outcome = captured.and_then(|(captured, kept)| {
-            let outcome = if lent.update(&known.instance, &captured) {
-                Ok(())
-            } else {
-                lent.instantiate(&captured).map_err(failed).map(|instance| {
-                    lent.end_instance(std::mem::replace(&mut known.instance, instance));
-                })
-            };
-            lent.end_graph(captured);
-            known._kept.extend(kept);
-            outcome
-        });
-        let unused = if outcome.is_ok() {
-            known.graph = Arc::clone(graph);
-            match larger {
-                Some(larger) => known.own.replace(larger),
-                None => None,
-            }
-        } else {
-            larger
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        let larger = if passing(graph) > has { self.execs.own(device, &lent, passing(graph))? } else { None };
+        let known = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
+        let place = passage(larger.as_ref().or(known), graph);
+        let outcome = self.update_exec(exec, &lent, graph, place, are_alike);
+        let unused = match (&outcome, self.execs.execs.get_mut(&exec), larger) {
+            (Ok(()), Some(known), Some(larger)) => known.own.replace(larger),
+            (_, _, larger) => larger,
         };
-        execs.give_back(device, unused);
+        self.execs.give_back(device, unused);
         outcome
+    }
+
+    fn update_exec(
+        &mut self,
+        exec: u32,
+        lent: &Lent,
+        graph: &Graph,
+        passage: Passage,
+        are_alike: bool,
+    ) -> Result<(), Failure> {
+        let Some(known) = self.execs.execs.get(&exec) else { return Ok(()) };
+        let device = known.device;
+        // Nodes that are switched off are known by their command.
+        if are_alike || known.off.is_empty() {
+            let capture = self.capture(device, Wanted { graph, has_off: true, passage })?;
+            let Some(known) = self.execs.execs.get_mut(&exec) else { return Ok(()) };
+            let mut is_done = lent.update(&known.instance, &capture.captured);
+            lent.end_graph(capture.captured);
+            known.kept.extend(capture.kept);
+            if is_done && !are_alike {
+                known.nodes.clear();
+            }
+            // Whether an update switches nodes on again is the driver's to know.
+            is_done = is_done && known.off.iter().all(|step| known.is_switched(lent, *step, false));
+            if is_done && known.switch(lent, graph) {
+                return Ok(());
+            }
+        }
+        let made = self.make(device, graph, passage)?;
+        let Some(known) = self.execs.execs.get_mut(&exec) else { return Ok(()) };
+        let before = std::mem::replace(known, made);
+        known.own = before.own;
+        known.kept.extend(before.kept);
+        lent.end_instance(before.instance);
+        lent.end_graph(before.captured);
+        Ok(())
+    }
+
+    /// Has an instance do what its graph says since a command of it is another one, or is switched.
+    pub(super) fn change_exec_step(&mut self, exec: u32, graph: &Graph, step: usize) -> Result<(), Failure> {
+        let Self { devices, programs, execs, .. } = self;
+        let known =
+            execs.execs.get_mut(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
+        let lent = &devices[known.device as usize].lent;
+        let is_done = if graph.is_off(step) != known.off.contains(&step) {
+            known.switch(lent, graph)
+        } else if let (Some(Some(node)), Some((_, Work::Launch(launch)))) =
+            (known.nodes.get(step), graph.work_at(step))
+        {
+            let kernel = programs.kernel(launch.fields.function)?;
+            lent.change_kernel(
+                &known.instance,
+                *node,
+                kernel,
+                &shape(&launch.fields),
+                &launch.parameters.to_vec(),
+            )
+        } else {
+            false
+        };
+        if is_done { Ok(()) } else { self.change_exec(exec, graph, true) }
     }
 
     pub(super) fn end_exec(&mut self, exec: u32) {
         if let Some(known) = self.execs.execs.remove(&exec) {
-            self.devices[known.device as usize].lent.end_instance(known.instance);
+            let lent = &self.devices[known.device as usize].lent;
+            lent.end_instance(known.instance);
+            lent.end_graph(known.captured);
             self.execs.give_back(known.device, known.own);
         }
     }
 
     /// Launches an instance; each name of the content gets its bytes or an error.
-    pub(super) fn launch_exec(&mut self, exec: u32, stream: u32, content: &Content) -> Result<(), Failure> {
+    pub(super) fn launch_exec(
+        &mut self,
+        exec: u32,
+        graph: &Graph,
+        stream: u32,
+        content: &Content,
+    ) -> Result<(), Failure> {
         let mut named = 0;
-        let outcome = self.launch_with(exec, stream, content, &mut named);
+        let outcome = self.launch_with((exec, graph), stream, content, &mut named);
         if let Err(failure) = &outcome {
             for transfer in content.transfers.iter().skip(named) {
                 self.outbox.no_bytes(*transfer, failure.error);
@@ -150,7 +253,7 @@ impl CudaMachine {
 
     fn launch_with(
         &mut self,
-        exec: u32,
+        (exec, graph): (u32, &Graph),
         name: u32,
         content: &Content,
         named: &mut usize,
@@ -160,7 +263,6 @@ impl CudaMachine {
         let known =
             self.execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
         let start = known.own.as_ref().map(|own| own.scratch.address);
-        let graph = Arc::clone(&known.graph);
         if let Some(own) = &known.own {
             lent.wait(self.stream(name)?, &own.last).map_err(failed)?;
         }
@@ -173,7 +275,7 @@ impl CudaMachine {
         lent.launch_graph(&known.instance, self.stream(name)?).map_err(failed)?;
         self.done.launches += graph.launches();
         if let Some(start) = start {
-            self.copies_out(&graph, name, start + graph.needs().bytes, content, named)?;
+            self.copies_out(graph, name, start + graph.needs().bytes, content, named)?;
             let own = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
             if let Some(own) = own {
                 lent.record(&own.last, self.stream(name)?).map_err(failed)?;

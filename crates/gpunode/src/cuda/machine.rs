@@ -644,26 +644,30 @@ impl Device for CudaMachine {
         Ok(())
     }
 
-    fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
+    fn instantiate(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure> {
         self.make_exec(exec, graph)
     }
 
-    fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        self.change_exec(exec, graph)
+    fn update(&mut self, exec: u32, graph: &Graph) -> Result<(), Failure> {
+        self.change_exec(exec, graph, false)
+    }
+
+    fn change_step(&mut self, exec: u32, graph: &Graph, step: usize) -> Result<(), Failure> {
+        self.change_exec_step(exec, graph, step)
     }
 
     fn drop_exec(&mut self, exec: u32) {
         self.end_exec(exec);
     }
 
-    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure> {
+    fn launch_graph(&mut self, exec: u32, graph: &Graph, at: At, content: &Content) -> Result<(), Failure> {
         let broken = self.broken(at.stream);
         if broken != 0 {
             content.transfers.iter().for_each(|transfer| self.outbox.no_bytes(*transfer, broken));
             return Ok(());
         }
         let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
-        let outcome = self.launch_exec(exec, at.stream, content);
+        let outcome = self.launch_exec(exec, graph, at.stream, content);
         self.note(device, outcome)
     }
 

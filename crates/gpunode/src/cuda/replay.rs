@@ -5,20 +5,46 @@ use super::failed;
 use super::machine::OneEvent;
 use super::programs::Programs;
 use super::shapes::{region, shape};
-use crate::failure::Failure;
+use crate::failure::{Failure, number};
 use crate::graph::Graph;
 use crate::work::{Rows, Work};
 use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::memory::Pinned;
-use hinterland_gpu::lend::order::{Captured, Event, Stream};
+use hinterland_gpu::lend::order::{Captured, Event, GraphNode, Stream};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+
+/// Most bytes that copies of all lists of a session bring themselves, for each device: they stay in memory of the host until the session ends. Clients have copies
+/// take them at each launch.
+const PINNED_BYTES_MAX: u64 = 256 << 20;
 
 /// Streams that captures use, made once and used by one capture after the other.
 #[derive(Default)]
 pub(super) struct CaptureStreams {
     free: Vec<Stream>,
+    /// Bytes of copies to the device that lists brought themselves, which are never given back.
+    pinned_bytes: u64,
+}
+
+impl CaptureStreams {
+    /// # Errors
+    /// With what copies of a list bring, there would be too many bytes.
+    fn take_room(&mut self, graph: &Graph) -> Result<(), Failure> {
+        let bytes = |work: Work<'_>| match work {
+            Work::CopyIn { bytes, .. } => bytes.bytes() as u64,
+            _ => 0,
+        };
+        let together = self.pinned_bytes + graph.all_work().map(|(.., work)| bytes(work)).sum::<u64>();
+        if together > PINNED_BYTES_MAX {
+            let words = format!(
+                "copies of graphs bring {together} bytes by themselves, and at most {PINNED_BYTES_MAX} can be"
+            );
+            return Err(Failure::new(number::OUT_OF_MEMORY, words));
+        }
+        self.pinned_bytes = together;
+        Ok(())
+    }
 }
 
 /// Where copies between device and program pass: the next address of those to the device, and of those from it.
@@ -49,8 +75,30 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn extend(&mut self, other: Self) {
         self.pieces.extend(other.pieces);
-        self.events.extend(other.events);
+        for event in other.events {
+            if !self.events.iter().any(|known| Arc::ptr_eq(known, &event)) {
+                self.events.push(event);
+            }
+        }
     }
+}
+
+/// What is to be captured.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'graph> {
+    pub(super) graph: &'graph Graph,
+    /// Whether commands are captured that launches leave out.
+    pub(super) has_off: bool,
+    pub(super) passage: Passage,
+}
+
+/// What was captured.
+pub(super) struct Capture {
+    pub(super) captured: Captured,
+    /// What is to be kept as long as what comes of it.
+    pub(super) kept: Kept,
+    /// The node of each command that can be changed by itself.
+    pub(super) nodes: Vec<Option<GraphNode>>,
 }
 
 /// A capture on its way.
@@ -58,30 +106,31 @@ struct Replay<'machine> {
     device: &'machine Lent,
     programs: &'machine Programs,
     blases: &'machine Blases,
-    graph: &'machine Graph,
+    wanted: Wanted<'machine>,
     streams: HashMap<u32, Stream>,
     events: HashMap<u32, Event>,
     /// The session's, which records and waits for others name.
     outside: &'machine HashMap<u32, OneEvent>,
     kept: Kept,
+    nodes: Vec<Option<GraphNode>>,
     parameters: Vec<u8>,
     passage: Passage,
     /// What the list says of cuBLAS handles, each for what comes next of the handle.
     settings: Settings,
 }
 
-/// Captures a list; with what is to be kept as long as what comes of it.
+/// Captures a list.
 pub(super) fn capture(
     device: &Lent,
     programs: &Programs,
     blases: &Blases,
     spare: &mut CaptureStreams,
     outside: &HashMap<u32, OneEvent>,
-    graph: &Graph,
-    passage: Passage,
-) -> Result<(Captured, Kept), Failure> {
+    wanted: Wanted<'_>,
+) -> Result<Capture, Failure> {
+    spare.take_room(wanted.graph)?;
     let mut streams = HashMap::new();
-    for name in graph.work().map(|(stream, _)| stream).chain([graph.stream]) {
+    for name in wanted.graph.all_work().map(|(_, stream, _)| stream).chain([wanted.graph.stream]) {
         if let Entry::Vacant(place) = streams.entry(name) {
             place.insert(match spare.free.pop() {
                 Some(own) => own,
@@ -89,43 +138,47 @@ pub(super) fn capture(
             });
         }
     }
-    let (events, kept, parameters) = (HashMap::new(), Kept::default(), Vec::new());
-    let settings = Settings::new();
     let mut replay = Replay {
         device,
         programs,
         blases,
-        graph,
+        wanted,
         streams,
-        events,
+        events: HashMap::new(),
         outside,
-        kept,
-        parameters,
-        passage,
-        settings,
+        kept: Kept::default(),
+        nodes: vec![None; wanted.graph.len()],
+        parameters: Vec::new(),
+        passage: wanted.passage,
+        settings: Settings::new(),
     };
     let captured = replay.run();
-    let Replay { streams, events, kept, .. } = replay;
+    let Replay { streams, events, kept, nodes, .. } = replay;
     spare.free.extend(streams.into_values());
     for event in events.into_values() {
         device.end_event(event);
     }
-    captured.map(|captured| (captured, kept))
+    captured.map(|captured| Capture { captured, kept, nodes })
 }
 
 impl Replay<'_> {
     fn run(&mut self) -> Result<Captured, Failure> {
-        let origin = self.stream(self.graph.stream)?;
+        let Wanted { graph, has_off, .. } = self.wanted;
+        let origin = self.stream(graph.stream)?;
         self.device.begin_capture(origin).map_err(failed)?;
         let mut outcome = Ok(());
-        for (stream, work) in self.graph.work() {
+        for (step, stream, work) in graph.all_work().filter(|(step, ..)| has_off || !graph.is_off(*step)) {
+            let is_one = matches!(work, Work::Launch(_) | Work::Fill { .. } | Work::CopyWithin { .. });
             outcome = self.step(stream, work);
             if outcome.is_err() {
                 break;
             }
+            if is_one {
+                self.nodes[step] = self.device.last_node(self.stream(stream)?);
+            }
         }
         // Ended in any case: the stream would stay of no use.
-        let captured = self.device.end_capture(self.stream(self.graph.stream)?).map_err(failed);
+        let captured = self.device.end_capture(self.stream(graph.stream)?).map_err(failed);
         outcome.and(captured)
     }
 

@@ -6,8 +6,8 @@ use crate::device::{At, Device};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use hinterland_proto::gpu::command::{
-    Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, LaunchContent,
+    Graph as GraphCommand, GraphChange, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch,
+    GraphPart, GraphSwitch, GraphUpdate, LaunchContent,
 };
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, apply_edits};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Most graphs of a session, and most instances.
 const GRAPHS_MAX: usize = 1 << 16;
-/// Most bytes of all lists of a session.
+/// Most bytes of all lists of a session, each of which an instance has once more: it outlives its graph.
 const LISTS_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug)]
@@ -53,6 +53,27 @@ pub(super) struct Graphs {
 }
 
 impl Graphs {
+    /// # Errors
+    /// With the list of one more instance there would be too many bytes.
+    fn room_for(&self, graph: &Graph) -> Result<(), Failure> {
+        let bytes = graph.list().len() as u64;
+        if self.bytes + bytes > LISTS_BYTES_MAX {
+            return Err(Failure::value(format!("an instance of a graph of {bytes} bytes is too large")));
+        }
+        Ok(())
+    }
+
+    fn keep_exec(&mut self, name: u32, exec: Exec) {
+        self.bytes += exec.graph.list().len() as u64;
+        self.execs.insert(name, exec);
+    }
+
+    fn take_exec(&mut self, name: u32) -> Result<Exec, Failure> {
+        let exec = self.execs.remove(&name).ok_or_else(|| Failure::unknown("instance of a graph", name))?;
+        self.bytes -= exec.graph.list().len() as u64;
+        Ok(exec)
+    }
+
     fn known(&self, graph: u32) -> Result<&Arc<Graph>, Failure> {
         self.graphs.get(&graph).ok_or_else(|| Failure::unknown("graph", graph))
     }
@@ -127,7 +148,7 @@ impl<D: Device> Executor<D> {
 
     /// Everything about the commands of a graph.
     fn check_graph(&self, graph: &Graph, names: Names) -> Result<(), Failure> {
-        for (index, (_, work)) in graph.work().enumerate() {
+        for (index, _, work) in graph.all_work().filter(|(index, ..)| !graph.is_off(*index)) {
             self.check(&work, names).map_err(|failure| {
                 let words = format!("command {index} of a graph: {}", failure.words);
                 Failure { words, ..failure }
@@ -154,29 +175,59 @@ impl<D: Device> Executor<D> {
         if self.graphs.execs.len() >= GRAPHS_MAX {
             return Err(Failure::too_many("instances of graphs", GRAPHS_MAX));
         }
+        self.graphs.room_for(&graph)?;
         self.check_graph(&graph, Names::None)?;
         self.device.instantiate(command.exec, &graph)?;
         let checked = Some(self.epochs());
-        self.graphs.execs.insert(command.exec, Exec { graph, checked });
+        self.graphs.keep_exec(command.exec, Exec { graph, checked });
         Ok(())
     }
 
     pub(super) fn graph_update(&mut self, command: &GraphUpdate) -> Result<(), Failure> {
         let graph = Arc::clone(self.graphs.known(command.graph)?);
-        if !self.graphs.execs.contains_key(&command.exec) {
-            return Err(Failure::unknown("instance of a graph", command.exec));
-        }
         self.check_graph(&graph, Names::None)?;
-        self.device.update(command.exec, &graph)?;
+        let before = self.graphs.take_exec(command.exec)?;
         let checked = Some(self.epochs());
-        self.graphs.execs.insert(command.exec, Exec { graph, checked });
-        Ok(())
+        let outcome = self.graphs.room_for(&graph).and_then(|()| self.device.update(command.exec, &graph));
+        let is_updated = outcome.is_ok();
+        self.graphs.keep_exec(command.exec, if is_updated { Exec { graph, checked } } else { before });
+        outcome
+    }
+
+    pub(super) fn graph_switch(&mut self, command: &GraphSwitch) -> Result<(), Failure> {
+        let step = command.step as usize;
+        self.change_step(command.exec, step, |graph| graph.switch(step, command.is_on != 0))
+    }
+
+    pub(super) fn graph_change(&mut self, command: &GraphChange, body: Body<'_>) -> Result<(), Failure> {
+        let (step, body) = (command.step as usize, body.tail(GraphChange::BYTES).to_vec());
+        self.change_step(command.exec, step, |graph| graph.change(step, command.word, &body))
+    }
+
+    /// Changes a command of an instance alone. An instance that cannot be changed so is none any more: launches of it would do what the client does not mean.
+    fn change_step(
+        &mut self,
+        name: u32,
+        step: usize,
+        change: impl FnOnce(&mut Graph) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut exec = self.graphs.take_exec(name)?;
+        let outcome = change(Arc::make_mut(&mut exec.graph))
+            .and_then(|()| match exec.graph.work_at(step) {
+                Some((_, work)) if !exec.graph.is_off(step) => self.check(&work, Names::None),
+                _ => Ok(()),
+            })
+            .and_then(|()| self.graphs.room_for(&exec.graph))
+            .and_then(|()| self.device.change_step(name, &exec.graph, step));
+        match &outcome {
+            Ok(()) => self.graphs.keep_exec(name, exec),
+            Err(_) => self.device.drop_exec(name),
+        }
+        outcome
     }
 
     pub(super) fn graph_exec_destroy(&mut self, command: &GraphExecDestroy) -> Result<(), Failure> {
-        if self.graphs.execs.remove(&command.exec).is_none() {
-            return Err(Failure::unknown("instance of a graph", command.exec));
-        }
+        self.graphs.take_exec(command.exec)?;
         self.device.drop_exec(command.exec);
         Ok(())
     }
@@ -216,10 +267,11 @@ impl<D: Device> Executor<D> {
             self.tell_none(&content, failure.error);
             return Ok(());
         }
-        if let Some(exec) = self.graphs.execs.get(&command.exec) {
-            exec.graph.records.iter().for_each(|event| self.streams.note_record(*event));
-        }
-        self.device.launch_graph(command.exec, At { stream: command.stream, command: self.count }, &content)
+        // It was looked at.
+        let Some(exec) = self.graphs.execs.get(&command.exec) else { return Ok(()) };
+        exec.graph.records.iter().for_each(|event| self.streams.note_record(*event));
+        let at = At { stream: command.stream, command: self.count };
+        self.device.launch_graph(command.exec, &exec.graph, at, &content)
     }
 
     fn check_launch(&mut self, command: &GraphLaunch, content: &Content) -> Result<(), Failure> {

@@ -114,12 +114,6 @@ struct Event {
     recorded: Option<Recorded>,
 }
 
-struct Exec {
-    graph: Arc<Graph>,
-    /// The end of its last launch: two launches of one instance never overlap.
-    last: TaskId,
-}
-
 /// One launch of a graph: its streams are lanes of their own that begin behind one task.
 struct Replay {
     start: TaskId,
@@ -139,7 +133,8 @@ pub struct SoftwareMachine {
     lanes: Lanes,
     programs: Programs,
     events: HashMap<u32, Event>,
-    execs: HashMap<u32, Exec>,
+    /// The end of each instance's last launch: two launches of one never overlap.
+    execs: HashMap<u32, TaskId>,
     /// Whether a cuBLAS handle takes factors from device memory.
     handles: HashMap<u32, bool>,
     variables: Variables,
@@ -673,15 +668,17 @@ impl Device for SoftwareMachine {
         Ok(())
     }
 
-    fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        self.execs.insert(exec, Exec { graph: Arc::clone(graph), last: 0 });
+    fn instantiate(&mut self, exec: u32, _: &Graph) -> Result<(), Failure> {
+        self.execs.insert(exec, 0);
         Ok(())
     }
 
-    fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        if let Some(exec) = self.execs.get_mut(&exec) {
-            exec.graph = Arc::clone(graph);
-        }
+    // A launch is told what the graph says by then.
+    fn update(&mut self, _: u32, _: &Graph) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn change_step(&mut self, _: u32, _: &Graph, _: usize) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -689,12 +686,11 @@ impl Device for SoftwareMachine {
         self.execs.remove(&exec);
     }
 
-    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure> {
-        let Some(known) = self.execs.get(&exec) else {
+    fn launch_graph(&mut self, exec: u32, graph: &Graph, at: At, content: &Content) -> Result<(), Failure> {
+        let Some(last) = self.execs.get(&exec).copied() else {
             self.send_none(content, 0, number::INVALID_HANDLE);
             return Err(Failure::unknown("instance of a graph", exec));
         };
-        let (graph, last) = (Arc::clone(&known.graph), known.last);
         self.gather(at.stream, None);
         if last != 0 && !self.waits.contains(&last) {
             self.waits.push(last);
@@ -717,7 +713,7 @@ impl Device for SoftwareMachine {
         let end = self.engine.submit(&self.waits, None, 0);
         self.lanes.follow(at.stream, end);
         if let Some(known) = self.execs.get_mut(&exec) {
-            known.last = end;
+            *known = end;
         }
         outcome
     }

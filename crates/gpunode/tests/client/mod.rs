@@ -213,7 +213,7 @@ pub fn encode(command: &Command, tail: &[u8]) -> (u32, Vec<u8>) {
     }
     put!(MapMemory UnmapMemory Module ModulePart Function FunctionAttribute ModuleDrop Launch CopyIn CopyOut CopyWithin CopyRows
         CopyInRows CopyOutRows Fill FillRows StreamCreate StreamDestroy EventCreate EventDestroy EventRecord StreamWait Fence
-        MarkStream MarkEvent MarkDevice EventElapsed Graph GraphPart GraphDestroy GraphInstantiate GraphUpdate GraphExecDestroy
+        MarkStream MarkEvent MarkDevice EventElapsed Graph GraphPart GraphDestroy GraphInstantiate GraphUpdate GraphExecDestroy GraphSwitch GraphChange
         GraphLaunch LaunchContent CopyInAtLaunch AskFunction AskOccupancy AskSymbol AskGrant AskClusters AskTensorMap BlasCreate BlasDestroy BlasSet BlasGemm
         BlasGemmPointers BlasCall LtMatmul AskPooled CopyPooled);
     body.extend(tail);

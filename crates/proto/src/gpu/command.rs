@@ -167,6 +167,12 @@ messages! {
         /// The next bytes of what the next launch of an instance needs: a name (u32) for each copy to the program, of which there are `transfers`,
         /// and then the bytes of each copy that has them at launch, without gaps; both in the order of the list.
         0x57 LaunchContent + tail { exec: u32, transfers: u32 }
+        /// Has launches of an instance leave a command of its list out (`is_on` 0), or do it again, by how many are in front of it. The command launches a
+        /// kernel, fills, or copies within devices; `GraphUpdate` has all commands be done.
+        0x58 GraphSwitch { exec: u32, step: u32, is_on: u32 }
+        /// Has launches of an instance do another command in the place of one that `GraphSwitch` could leave out: of the same word and stream, and a kernel with
+        /// the same flags and clusters. The tail is its body.
+        0x59 GraphChange + tail { exec: u32, step: u32, word: u32 }
 
         /// Asks what the driver knows of a kernel: `Answer` with `FunctionFacts`.
         0x60 AskFunction { question: u32, function: u32 }
