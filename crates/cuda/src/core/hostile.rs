@@ -536,7 +536,7 @@ fn a_function_behind_work_that_was_lost_is_called_with_the_error_and_the_rest_of
 /// Answers a command, once it has come, and what came before it as an honest node does.
 fn answer_one(
     (sender, receiver): &mut (Sender, Receiver),
-    answers: impl Fn(&Command) -> Option<Vec<(u32, Vec<u8>)>>,
+    mut answers: impl FnMut(&Command) -> Option<Vec<(u32, Vec<u8>)>>,
 ) {
     loop {
         assert!(receiver.wait(Some(STUCK)).unwrap(), "the command does not come");
@@ -663,6 +663,59 @@ fn a_graph_that_is_changed_and_made_ready_again_and_again_leaves_nothing_at_the_
     assert_eq!(made, TIMES + 1);
     // Some stay as what later ones are sent as edits of.
     assert!(made - ended <= 8, "{} graphs are left", made - ended);
+}
+
+#[test]
+fn a_graph_is_sent_whole_when_the_node_refused_the_one_that_it_differs_from() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let node = |value| {
+        let mut list = List::default();
+        for value in [0, value] {
+            let fill = Fill { stream: 0, element: 1, address: 0, count: 0, value };
+            list.push(0, None, &fill, 0, |_| ()).unwrap();
+        }
+        Node::own(NodeKind::Fill, list, Given::Nothing)
+    };
+    let graph = session.add_graph(HERE, 0).unwrap();
+    let only = session.add_node(&graph, &[], node(1)).unwrap();
+    let exec = session.instantiate(&graph, 0).unwrap();
+    let mut count = 0;
+    // The base of the next list; refuses its last command if it is told to.
+    let mut base = |is_refused: bool| {
+        let mut base = 0;
+        answer_one(&mut theirs, |command| {
+            count += 1;
+            match command {
+                Command::Graph(head) => {
+                    base = head.base;
+                    None
+                }
+                Command::GraphPart(_) => {
+                    let words = Fault { error: 1, library: library::DRIVER, sticky: 0, command: count };
+                    Some(if is_refused { vec![answer(&words, b"no")] } else { Vec::new() })
+                }
+                _ => None,
+            }
+        });
+        base
+    };
+    assert_eq!(base(false), 0);
+    session.change_node(only, node(2)).unwrap();
+    session.instantiate(&graph, 0).unwrap();
+    assert_eq!(base(true), 1, "the first one is at the node");
+    session.change_node(only, node(3)).unwrap();
+    session.instantiate(&graph, 0).unwrap();
+    assert_eq!(base(true), 1);
+    // What was refused is sent again when it is needed again.
+    session.instantiate(&graph, 0).unwrap();
+    assert_eq!(base(false), 1);
+    session.change_node(only, node(4)).unwrap();
+    session.instantiate(&graph, 0).unwrap();
+    assert_eq!(base(false), 3);
+    session.destroy_exec(exec).unwrap();
 }
 
 #[test]

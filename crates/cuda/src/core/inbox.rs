@@ -5,6 +5,8 @@
 //!
 //! Relaxed where nothing else is said: numbers that only their own cell tells of, or that are written with the receiver locked.
 
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -20,6 +22,8 @@ use crate::code::{Code, UNAVAILABLE, UNKNOWN};
 const OPEN: Code = Code::MIN;
 /// How long a thread sleeps at most before it looks whether the node is still there.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Most runs of commands that the node refused which are remembered. What is forgotten costs further refusals, and is found by those.
+const REFUSED_MAX: usize = 64;
 /// Longest text of a fault that is read.
 const TEXT_MAX: usize = 4096;
 
@@ -113,6 +117,8 @@ pub struct Inbox {
     sticky: AtomicI32,
     /// A fault that is told once.
     once: AtomicI32,
+    /// Commands that the node refused, by their count, as far as nobody has asked.
+    refused: Mutex<VecDeque<RangeInclusive<u64>>>,
     has_spoken: AtomicBool,
     /// Times that a thread waited for the node.
     waits: AtomicU64,
@@ -127,6 +133,7 @@ impl Inbox {
             turned: Condvar::new(),
             sticky: AtomicI32::new(0),
             once: AtomicI32::new(0),
+            refused: Mutex::default(),
             has_spoken: AtomicBool::new(false),
             waits: AtomicU64::new(0),
         }
@@ -335,6 +342,7 @@ impl Inbox {
             AnswerMessage::Fault(fault) => {
                 let mut text = vec![0; (frame.len() - fields).min(TEXT_MAX)];
                 frame.read_at(fields, &mut text).map_err(|error| error.to_string())?;
+                self.note_refused(fault.command);
                 self.take_fault(
                     fault.error,
                     fault.library,
@@ -395,6 +403,23 @@ impl Inbox {
             pending.settle(0);
         }
         Ok(())
+    }
+
+    fn note_refused(&self, command: u64) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = refused.back_mut().filter(|last| *last.end() + 1 == command) {
+            *last = *last.start()..=command;
+            return;
+        }
+        if refused.len() == REFUSED_MAX {
+            refused.pop_front();
+        }
+        refused.push_back(command..=command);
+    }
+
+    /// Commands that the node refused since this was last asked.
+    pub(super) fn take_refused(&self) -> VecDeque<RangeInclusive<u64>> {
+        std::mem::take(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn take_fault(&self, error: Code, from: u32, sticky: bool, text: &str) {

@@ -62,6 +62,8 @@ struct Part {
     /// Events that each launch records for others.
     records: Vec<u32>,
     was_sent: AtomicBool,
+    /// The last command that it was sent with, by its count: one that the node refuses is one whose last command it refuses.
+    sent_with: AtomicU64,
     was_dropped: AtomicBool,
 }
 
@@ -273,6 +275,7 @@ impl Instances {
             records: list.records(),
             list,
             was_sent: AtomicBool::new(false),
+            sent_with: AtomicU64::new(0),
             was_dropped: AtomicBool::new(false),
         }))
     }
@@ -325,6 +328,7 @@ impl Session {
     /// Sends a list, once: as a whole, or as what differs from one that the node has.
     fn send_part(&self, graph: &Arc<Part>) -> Result<(), Code> {
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget_refused(&mut bases)?;
         if graph.was_sent.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -339,7 +343,7 @@ impl Session {
             Some(base) => (base.number, &edits),
             None => (0, &graph.list.bytes),
         };
-        self.send(&GraphCommand {
+        let mut last = self.send(&GraphCommand {
             graph: graph.number,
             base,
             stream: graph.place.origin,
@@ -348,14 +352,33 @@ impl Session {
             sent: bytes.len() as u64,
         })?;
         for part in bytes.chunks(self.tail_max(GraphPart::BYTES)) {
-            self.send_with_tail(&GraphPart { graph: graph.number }, part.len(), |tail| tail.put(0, part))?;
+            let message = GraphPart { graph: graph.number };
+            last = self.send_with_tail(&message, part.len(), |tail| tail.put(0, part))?;
         }
+        graph.sent_with.store(last, Ordering::Relaxed);
         bases.push_back(graph.clone());
         if bases.len() > BASES_MAX
             && let Some(old) = bases.pop_front()
             && old.was_dropped.load(Ordering::Relaxed)
         {
             self.send(&GraphDestroy { graph: old.number })?;
+        }
+        Ok(())
+    }
+
+    /// The node knows no list that it refused: none is sent as what differs from it, and it is sent anew when it is needed again.
+    fn forget_refused(&self, bases: &mut VecDeque<Arc<Part>>) -> Result<(), Code> {
+        self.inbox.drain()?;
+        let refused = self.inbox.take_refused();
+        if !refused.is_empty() {
+            bases.retain(|base| {
+                let last = base.sent_with.load(Ordering::Relaxed);
+                let is_refused = refused.iter().any(|run| run.contains(&last));
+                if is_refused {
+                    base.was_sent.store(false, Ordering::Relaxed);
+                }
+                !is_refused
+            });
         }
         Ok(())
     }
