@@ -37,6 +37,15 @@ def use():
     runtime, place = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
     code = runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(64 << 20))
     assert code != 0 or nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0 and memory[1] <= 448 << 20
+    # Of the processes that use the device this one alone has a name here.
+    for name, words in (("", 2), ("_v2", 3), ("_v3", 3)):
+        ask, room, found = nvml["nvmlDeviceGetComputeRunningProcesses" + name], ctypes.c_uint(0), (ctypes.c_ulonglong * 6)()
+        there = 1 if code == 0 else 0
+        assert ask(handle, ctypes.byref(room), None) == (7 if there else 0) and room.value == there
+        room.value = 2
+        assert ask(handle, ctypes.byref(room), found) == 0 and room.value == there
+        own = [os.getpid(), 64 << 20, 2**64 - 1 if words == 3 else 0, 0, 0, 0]
+        assert list(found) == (own if there else [0] * 6)
     return code
 
 child = os.fork()

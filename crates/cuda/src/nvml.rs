@@ -243,6 +243,94 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetMemoryInfo(handle: *mut c_void, place: 
     })
 }
 
+/// `nvmlProcessInfo_v1_t`: a process, and how many bytes of a device it has.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    process: c_uint,
+    padding: c_uint,
+    bytes: c_ulonglong,
+}
+
+const _: () = assert!(size_of::<Process>() == 16 && size_of::<PlacedProcess>() == 24);
+
+/// `nvmlProcessInfo_t`, which also says in which part of a device.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PlacedProcess {
+    process: Process,
+    instances: [c_uint; 2],
+}
+
+/// Gives the processes of this host that use a device, as far as can be told: this one. What others of the node's programs are called on their hosts is no
+/// name here. PyTorch asks when memory is out, and takes a refusal for a mistake of its own.
+///
+/// # Safety
+/// `count` is null or can be written, and `processes` is null or has room for as many.
+unsafe fn give_processes<T>(
+    handle: *mut c_void,
+    count: *mut c_uint,
+    processes: *mut T,
+    form: impl Fn(Process) -> T,
+) -> Status {
+    nvml(|facts| {
+        let (number, _) = device(facts, handle)?;
+        if count.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: the caller's promise.
+        let room = unsafe { count.read() };
+        let bytes = present().map_or(0, |session| session.memory_used(number));
+        let there = c_uint::from(bytes > 0);
+        // SAFETY: as above.
+        unsafe { count.write(there) };
+        if there > room {
+            return Err(INSUFFICIENT_SIZE);
+        }
+        if there == 0 {
+            return Ok(());
+        }
+        // SAFETY: there is room for one.
+        unsafe { put(processes, form(Process { process: std::process::id(), padding: 0, bytes })) }
+    })
+}
+
+/// The processes that use a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetComputeRunningProcesses(
+    handle: *mut c_void,
+    count: *mut c_uint,
+    processes: *mut Process,
+) -> Status {
+    // SAFETY: places for results, as documented.
+    unsafe { give_processes(handle, count, processes, |process| process) }
+}
+
+/// The processes that use a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetComputeRunningProcesses_v2(
+    handle: *mut c_void,
+    count: *mut c_uint,
+    processes: *mut PlacedProcess,
+) -> Status {
+    /// A device that is not in parts.
+    const WHOLE: c_uint = c_uint::MAX;
+    let placed = |process| PlacedProcess { process, instances: [WHOLE; 2] };
+    // SAFETY: places for results, as documented.
+    unsafe { give_processes(handle, count, processes, placed) }
+}
+
+/// The processes that use a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetComputeRunningProcesses_v3(
+    handle: *mut c_void,
+    count: *mut c_uint,
+    processes: *mut PlacedProcess,
+) -> Status {
+    // SAFETY: as documented.
+    unsafe { hl_nvmlDeviceGetComputeRunningProcesses_v2(handle, count, processes) }
+}
+
 /// The compute capability of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetCudaComputeCapability(

@@ -477,6 +477,11 @@ impl Session {
         Ok((granted.saturating_sub(memory.used[place]).saturating_add(more).min(total), total))
     }
 
+    /// Bytes of a device that the program has, rounded up to what can be mapped; 0 of one that there is none of.
+    pub fn memory_used(&self, device: u32) -> u64 {
+        self.memory().used.get(device as usize).copied().unwrap_or(0)
+    }
+
     /// Checks that a range of a device exists; returns its device.
     ///
     /// # Errors
