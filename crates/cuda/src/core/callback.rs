@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use super::context::Owner;
 use super::inbox::Pending;
@@ -17,6 +18,20 @@ use super::list::HostCall;
 use super::session::Session;
 use super::stream::{APART, Stream};
 use crate::code::{CAPTURE_UNSUPPORTED, Code, NO_MEMORY, NOT_PERMITTED};
+
+/// How long a call waits for functions, none of which returns, before the program is told: it may be one that waits for that call.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+static SAID: Once = Once::new();
+
+/// Says, once, that a call waits for a function that does not return.
+fn say_wait() {
+    SAID.call_once(|| {
+        eprintln!(
+            "hinterland: a call has waited {} s for a function of the program that a stream calls, which has not returned (hint: a function must not wait for a call that puts work behind it, nor for what that call's thread does then: with a GPU elsewhere such a call returns when the function has)",
+            PATIENCE.as_secs()
+        );
+    });
+}
 
 /// What is called, with the error of the work before it or 0.
 pub type Call = Box<dyn FnOnce(Code) + Send>;
@@ -159,7 +174,12 @@ impl Callbacks {
         }
         let mut state = self.state();
         while is_so(&state) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(state, PATIENCE);
+            let (after, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if outcome.timed_out() {
+                say_wait();
+            }
         }
         Ok(state)
     }
@@ -329,4 +349,27 @@ fn start(session: &'static Session, callbacks: &'static Callbacks) -> Result<(),
     // SAFETY: as above; this is the set from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(drop).map_err(|_| NO_MEMORY)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::core::hostile::{HERE, with_lasting_session};
+
+    #[test]
+    fn a_call_that_waits_long_for_a_function_is_told() {
+        with_lasting_session(|session| {
+            let stream = session.create_stream(HERE, APART, 0).unwrap();
+            let until_said = |_| {
+                while !SAID.is_completed() {
+                    std::thread::yield_now();
+                }
+            };
+            session.call_in_order(&stream, Box::new(until_said)).unwrap();
+            session.wait_callbacks(&stream).unwrap();
+            assert!(SAID.is_completed());
+        });
+    }
 }
