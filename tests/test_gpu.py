@@ -46,6 +46,12 @@ def use():
         assert ask(handle, ctypes.byref(room), found) == 0 and room.value == there
         own = [os.getpid(), 64 << 20, 2**64 - 1 if words == 3 else 0, 0, 0, 0]
         assert list(found) == (own if there else [0] * 6)
+    # No device is part of a fabric.
+    for version, words in ((2 << 24 | 36, 9), (3 << 24 | 40, 10)):
+        fabric = (ctypes.c_uint * 12)(version, *[7] * 11)
+        assert nvml.nvmlDeviceGetGpuFabricInfoV(handle, fabric) == 0
+        assert list(fabric) == [version] + [0] * (words - 1) + [7] * (12 - words)
+    assert nvml.nvmlDeviceGetGpuFabricInfoV(handle, (ctypes.c_uint * 12)(1 << 24 | 36)) == 25
     return code
 
 child = os.fork()

@@ -22,6 +22,26 @@ def test_products_and_copies_of_pytorch_are_right(gpu_node, fabric):  # noqa: F8
     assert "Warning" not in outcome.stderr and "not supported" not in outcome.stderr
 
 
+OUT_OF_MEMORY = """
+import torch
+there = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+try:
+    torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    assert "this process has" in str(error), error
+    print("out of memory")
+assert torch.equal(torch.arange(8).cuda().cpu(), torch.arange(8))
+"""
+
+
+@pytest.mark.parametrize("expands", ["False", "True"])
+def test_memory_that_is_out_is_the_error_that_programs_catch(gpu_node, expands):  # noqa: F811
+    segments = f"expandable_segments:{expands}"
+    outcome = gpu_node("software:memory=1G,kernels=none").run(PYTHON, "-c", OUT_OF_MEMORY, PYTORCH_CUDA_ALLOC_CONF=segments)
+    assert (outcome.returncode, outcome.stdout) == (0, "out of memory\n"), outcome.stderr
+    assert "not supported" not in outcome.stderr
+
+
 def test_a_step_of_training_calls_nothing_that_is_missing(gpu_node):  # noqa: F811
     outcome = gpu_node("software:memory=1G,kernels=none").run(PYTHON, PROGRAM, "kernels")
     assert outcome.returncode == 0, outcome.stderr

@@ -98,6 +98,16 @@ good(cuda.cuMemFree_v2(small[0]))
 entry = ctypes.c_void_p()
 good(cuda.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
 assert entry.value
+# PyTorch calls nothing of the driver by itself if it does not find these, which refuse.
+for name in (b"cuMemExportToShareableHandle", b"cuMemImportFromShareableHandle", b"cuStreamWriteValue32"):
+    good(cuda.cuGetProcAddress_v2(name, ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(entry.value)() == 801
+# Memory that may be given to another process as a file is memory; giving it is what is refused.
+for kind, code in ((1, 0), (8, 801)):
+    given = (ctypes.c_int * 8)(1, kind, 1, 0)
+    assert cuda.cuMemCreate(ctypes.byref(entry), ctypes.c_size_t(2 << 20), given, ctypes.c_uint64(0)) == code
+    assert code or cuda.cuMemExportToShareableHandle(ctypes.byref(ctypes.c_int()), entry, 1, ctypes.c_uint64(0)) == 801
+    assert code or cuda.cuMemRelease(entry) == 0
 # Errors have the driver's numbers, also where the runtime has numbers of its own.
 assert cuda.cuLaunchKernel(function, 1, 1, 1, 4096, 1, 1, 0, stream, each, None) == 1
 assert cuda.cuLaunchKernel(function, 0, 1, 1, 32, 1, 1, 0, stream, each, None) == 1

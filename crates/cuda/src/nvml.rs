@@ -331,6 +331,47 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetComputeRunningProcesses_v3(
     unsafe { hl_nvmlDeviceGetComputeRunningProcesses_v2(handle, count, processes) }
 }
 
+/// `nvmlGpuFabricInfo_v3_t`. The second version ends in front of `summary`, and is as long as what is then left.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Fabric {
+    /// Its own length, and its version in the highest byte.
+    version: c_uint,
+    cluster: [u8; 16],
+    status: Status,
+    clique: c_uint,
+    state: u8,
+    padding: [u8; 3],
+    health: c_uint,
+    summary: u8,
+    rest: [u8; 3],
+}
+
+const _: () = assert!(size_of::<Fabric>() == 40 && std::mem::offset_of!(Fabric, summary) == 36);
+
+/// What a device is to a fabric of many machines: none of them has one. PyTorch asks before it makes segments that grow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetGpuFabricInfoV(handle: *mut c_void, place: *mut Fabric) -> Status {
+    const MISMATCH: Status = 25;
+    const SECOND: c_uint = 2 << 24 | 36;
+    const THIRD: c_uint = 3 << 24 | 40;
+    nvml(|facts| {
+        device(facts, handle)?;
+        if place.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: the first field says how long the place is, as documented.
+        let version = unsafe { place.cast::<c_uint>().read() };
+        let bytes = match version {
+            SECOND | THIRD => (version & 0xff) as usize,
+            _ => return Err(MISMATCH),
+        };
+        // SAFETY: as above. Zeros are no fabric, and a status without an error.
+        unsafe { place.cast::<u8>().add(size_of::<c_uint>()).write_bytes(0, bytes - size_of::<c_uint>()) };
+        Ok(())
+    })
+}
+
 /// The compute capability of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetCudaComputeCapability(

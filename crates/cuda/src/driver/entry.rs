@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::code::{Code, INVALID_VALUE, NOT_FOUND};
 use crate::core::thread::record;
-use crate::missing::say_not_found;
+use crate::missing::{hl_missing_cuda, say_not_found};
 use crate::runtime::error::RUNTIME_VERSION;
 use crate::runtime::give_if;
 
@@ -36,6 +36,33 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuStreamGetCaptureInfo_v3", 12_030),
     ("cuStreamUpdateCaptureDependencies_v2", 12_030),
 ];
+/// What a name that is looked up stands for where there is no more than a refusal.
+type Refusal = unsafe extern "C" fn() -> Code;
+
+/// Functions that refuse, by their names: each says its name once.
+macro_rules! refusals {
+    ($($name:literal)*) => {
+        [$(($name, {
+            unsafe extern "C" fn refuse() -> Code {
+                const NAME: &CStr = $name;
+                // SAFETY: a constant string.
+                unsafe { hl_missing_cuda(NAME.as_ptr()) }
+            }
+            refuse
+        })),*]
+    };
+}
+
+/// Names that PyTorch has to find before it calls any function of the driver by itself, for segments that grow and for the words of an error when memory is out,
+/// and that it calls for what is not there alone: memory of several processes, and words that streams write.
+const WANTED: [(&CStr, Refusal); 5] = refusals!(
+    c"cuMemExportToShareableHandle"
+    c"cuMemGetAllocationPropertiesFromHandle"
+    c"cuMemImportFromShareableHandle"
+    c"cuMemRetainAllocationHandle"
+    c"cuStreamWriteValue32"
+);
+
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: what no stream means to the functions that are looked for.
 const LEGACY_STREAM: u64 = 1;
 const OWN_STREAM: u64 = 2;
@@ -102,7 +129,11 @@ unsafe fn look(
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let function = find(name, cuda, flags);
+    let wanted = || {
+        let (_, refusal) = WANTED.iter().find(|(known, _)| *known == name)?;
+        NonNull::new((*refusal as *const c_void).cast_mut())
+    };
+    let function = find(name, cuda, flags).or_else(|why| wanted().ok_or(why));
     if function.is_err() {
         say_not_found(name);
     }

@@ -10,6 +10,9 @@ use crate::runtime::give;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 const ON_DEVICE: c_int = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the memory may be given to other processes. PyTorch says so of all, and gives none if it is alone: it is giving
+/// that is refused, in words.
+const AS_FILE: c_int = 1;
 
 /// `CUmemAllocationProp`
 #[repr(C)]
@@ -67,7 +70,7 @@ pub unsafe extern "C" fn hl_cuMemCreate(
         }
         // SAFETY: as documented.
         let properties = unsafe { &*properties };
-        if properties.location != ON_DEVICE || properties.handle_types != 0 {
+        if properties.location != ON_DEVICE || properties.handle_types & !AS_FILE != 0 {
             return Err(NOT_SUPPORTED);
         }
         if !(bytes as u64).is_multiple_of(session.welcome.granularity) {
