@@ -147,7 +147,11 @@ impl Session {
             let mut to = source.with_commands(source.nodes.at(rank).ok_or(INVALID_VALUE)?, list, event)?;
             // What the node had before is kept, as another node may have it, too.
             to.memory.extend(&with.memory);
-            to.objects.extend(with.objects.iter().cloned());
+            for object in &with.objects {
+                if !to.objects.iter().any(|kept| Arc::ptr_eq(kept, object)) {
+                    to.objects.push(object.clone());
+                }
+            }
             self.change_instance(does, to)
         })
     }

@@ -10,7 +10,7 @@ use hinterland_proto::gpu::command::{
 
 use super::super::capture_mode::CaptureMode;
 use super::super::hostile::{HERE, sent_by, with_honest_node, with_lasting_session};
-use super::super::list::List;
+use super::super::list::{HostCall, List};
 use super::super::node::{Given, Node, NodeKind};
 use super::super::outbox::Effect;
 use super::super::stream::{APART, Stream};
@@ -208,5 +208,25 @@ fn what_is_behind_a_graph_in_a_graph_stays_behind_what_takes_its_place() {
                 Ok(())
             })
             .unwrap();
+    });
+}
+
+#[test]
+fn an_object_that_a_node_is_given_again_and_again_is_kept_once() {
+    unsafe extern "C" fn end(_: *mut std::ffi::c_void) {}
+    with_lasting_session(|session| {
+        let stream = session.create_stream(HERE, APART, 0).unwrap();
+        let inner = session.add_graph(HERE, 0).unwrap();
+        session.add_node(&inner, &[], fill(&stream)).unwrap();
+        let object = session.create_user_object(HostCall { function: end, data: 0 }, 1).unwrap();
+        session.keep_user_object(&inner, object, 1, true).unwrap();
+        let graph = session.add_graph(HERE, 0).unwrap();
+        let child = session.add_node(&graph, &[], session.child_of(&inner).unwrap()).unwrap();
+        let exec = session.instantiate(&graph, 0).unwrap();
+        for _ in 0..3 {
+            session.change_exec_node(exec, child, &session.child_of(&inner).unwrap()).unwrap();
+        }
+        let kept = session.with_instance(exec, |does| Ok(does.definition().source.objects.len()));
+        assert_eq!(kept, Ok(1));
     });
 }
