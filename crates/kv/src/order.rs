@@ -54,12 +54,7 @@ impl Orders {
     /// The same for a block that comes in place of `old`, which has its hash and leaves the order if it is in it.
     #[must_use]
     pub(crate) fn put(&mut self, group: Group, hash: u64, slot: u32, bytes: u64, old: Option<u32>) -> bool {
-        let kind = self.kind;
-        let order = self.groups.entry(group).or_insert_with(|| Order {
-            policy: kind.build(),
-            slots: HashMap::default(),
-            next: None,
-        });
+        let order = self.order(group);
         let unit = unit(hash);
         // Its turn was that of the block that had the key before.
         order.next = order.next.filter(|&next| next != unit);
@@ -123,13 +118,22 @@ impl Orders {
         slots.remove(&unit)
     }
 
-    /// Gives a victim another round: it was read.
+    /// Gives a victim another round: it was read. The order that it was taken out of may have ended since with its last block.
     pub(crate) fn again(&mut self, group: Group, hash: u64, slot: u32, bytes: u64) {
-        if let Some(order) = self.groups.get_mut(&group) {
-            order.slots.insert(unit(hash), slot);
-            order.policy.insert(unit(hash), bytes);
-            order.policy.touch(unit(hash));
-        }
+        let order = self.order(group);
+        order.slots.insert(unit(hash), slot);
+        order.policy.insert(unit(hash), bytes);
+        order.policy.touch(unit(hash));
+    }
+
+    /// The order of a group, which begins with its first block.
+    fn order(&mut self, group: Group) -> &mut Order {
+        let kind = self.kind;
+        self.groups.entry(group).or_insert_with(|| Order {
+            policy: kind.build(),
+            slots: HashMap::default(),
+            next: None,
+        })
     }
 
     /// Groups that have a block which could leave, in the order in which they give: the lowest priority first, and of those

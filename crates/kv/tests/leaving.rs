@@ -169,6 +169,20 @@ fn a_namespace_over_its_quota_gives_its_own_blocks() {
 }
 
 #[test]
+fn a_block_that_was_to_leave_and_was_read_leaves_later_whatever_else_of_its_quota_has_gone() {
+    for order in EvictionKind::ALL {
+        let mut world = World::new(16, order);
+        world.store.set_limits(ONE, Limits { quota_bytes: Some(2 * MIB), ..Limits::default() });
+        assert!(world.put(ONE, "a", None) && world.put(ONE, "b", None));
+        let departing = world.store.next_to_leave(&mut |_| false).unwrap();
+        let other = if departing.leaving.key == key("a") { "b" } else { "a" };
+        assert!(world.store.remove(ONE, &key(other)), "the last one in the order");
+        assert!(!world.store.depart(&departing, &mut |_| true), "it was read meanwhile");
+        assert!(world.put_bytes(ONE, "c", None, 2 * MIB), "{order}: it can leave now");
+    }
+}
+
+#[test]
 fn low_priorities_leave_first_whenever_they_were_read() {
     let mut world = World::new(8, EvictionKind::Lru);
     world.store.set_limits(ONE, Limits { quota_bytes: None, priority: 200 });
