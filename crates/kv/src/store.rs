@@ -361,13 +361,16 @@ impl<W: Words> Store<W> {
     /// swapped in meanwhile: the block is given up, as if it had been evicted at once.
     ///
     /// # Errors
-    /// [`StoreError::NotReserved`].
+    /// [`StoreError::NotReserved`], also for a slot that was taken without a key; it is still the writer's then.
     pub fn publish(
         &mut self,
         writer: u64,
         slot: u32,
         was_touched: &mut dyn FnMut(u32) -> bool,
     ) -> Result<bool, StoreError> {
+        if self.chunks.get(slot).is_some_and(|used| used.key.is_empty()) {
+            return Err(StoreError::NotReserved(slot));
+        }
         let used = self.end_writing(writer, slot)?;
         if self.find(used.namespace, &used.key).is_some() {
             self.give_up(slot, &used);

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Event, Geometry, Limits, Namespace, Plain, Reserved, Store, Wish,
+    BlockKey, CHUNK_BYTES_MIN, Event, Expects, Geometry, Limits, Namespace, Plain, Reserved, Store,
+    StoreError, Wish,
 };
 use hinterland_policy::EvictionKind;
 use std::collections::HashSet;
@@ -180,6 +181,25 @@ fn a_block_that_was_to_leave_and_was_read_leaves_later_whatever_else_of_its_quot
         assert!(!world.store.depart(&departing, &mut |_| true), "it was read meanwhile");
         assert!(world.put_bytes(ONE, "c", None, 2 * MIB), "{order}: it can leave now");
     }
+}
+
+#[test]
+fn a_slot_that_was_reserved_is_not_swapped_in_and_one_without_a_key_is_not_published() {
+    let mut world = World::new(4, EvictionKind::Lru);
+    assert!(world.put(ONE, "a", None) && world.put(ONE, "c", None));
+    let wish = Wish { namespace: ONE, key: key("b"), bytes: MIB, parent: Some(key("a")) };
+    let Reserved::Slot { slot: reserved, .. } = world.store.reserve(9, &wish, &mut |_| false).unwrap() else {
+        panic!("there is room")
+    };
+    let (taken, _) = world.store.take_slot(9, ONE, MIB, &mut |_| false).unwrap().unwrap();
+    let other = Wish { parent: Some(key("c")), ..wish };
+    let swapped = world.store.swap(9, reserved, &other, Expects::Anything);
+    assert_eq!(swapped, Err(StoreError::NotReserved(reserved)));
+    assert_eq!(world.store.publish(9, taken, &mut |_| false), Err(StoreError::NotReserved(taken)));
+    world.store.release(9);
+    assert_eq!(world.store.status().reserved, 0);
+    world.put_prefix(ONE, "d", 4);
+    assert_eq!(world.prefix(ONE, "d"), 4, "all that was there can leave");
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl<W: Words> Store<W> {
     /// the two at any moment: the entry of the index is overwritten by one store. What followed on the old one follows on nothing.
     ///
     /// # Errors
-    /// [`StoreError::NotReserved`], also for a slot that was taken for another namespace; [`StoreError::Bytes`] or
+    /// [`StoreError::NotReserved`], also for a slot that was taken for another namespace, or reserved for a key; [`StoreError::Bytes`] or
     /// [`StoreError::Longer`] for a length that the slot cannot have. The slot is still the writer's then.
     pub fn swap(
         &mut self,
@@ -101,7 +101,9 @@ impl<W: Words> Store<W> {
         if bytes == 0 || bytes > BLOCK_BYTES_MAX {
             return Err(StoreError::Bytes(bytes));
         }
-        let is_its = |used: &Used| used.writer == Some(writer) && used.namespace == namespace;
+        // What was reserved for a key may follow on a block, which waits for it.
+        let is_its =
+            |used: &Used| used.writer == Some(writer) && used.namespace == namespace && used.key.is_empty();
         if !self.chunks.get(slot).is_some_and(is_its) {
             return Err(StoreError::NotReserved(slot));
         }
