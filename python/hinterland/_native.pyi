@@ -113,8 +113,8 @@ class KvCache:
     ) -> list[bool]:
         """Writes blocks; for each, whether it is there now. One that was there before is not written again. With
         `prefix`, each block follows on the one before it, the first one on the block `after`: none is evicted before
-        those that follow on it. What follows on a block that another process was writing meanwhile may be there before
-        that one, and begins a prefix of its own then."""
+        those that follow on it. What follows on a block that another process is writing meanwhile may be there before
+        that one, follows on it as soon as it is there, and begins a prefix of its own if that process gives up."""
     def replace(self, keys: Sequence[bytes], blocks: Sequence[Memory]) -> list[bool]:
         """Writes blocks in place of those that their keys have, if any; for each, whether it is there now. A reader finds the
         old or the new one at any moment, whole. One that is pinned is not replaced."""

@@ -3,6 +3,9 @@
 use crate::store::{Store, Used};
 use crate::words::Words;
 
+/// Blocks that wait for one parent: more than follow on one block anywhere.
+const WAITING_MAX: usize = 1024;
+
 /// A block at a moment: another one in the same slot has another serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kin {
@@ -54,15 +57,55 @@ impl Family {
 
 impl<W: Words> Store<W> {
     /// Makes a block that was just published the child of the parent that it was to have; the parent's key. Without
-    /// one, or if it has gone meanwhile, the block is the first of its prefix.
+    /// one, or if it has gone meanwhile, the block is the first of its prefix. If it is not there yet, the block waits for it.
     pub(crate) fn adopt(&mut self, slot: u32) -> Option<crate::BlockKey> {
         let kin = self.chunks.get(slot)?.family.parent?;
         self.expect_no_child(Some(kin));
-        // A parent that is still being written becomes none: who publishes in the order of the prefix has no such.
-        if self.published_kin(kin).is_none() {
-            self.change(slot, |used| used.family.parent = None);
+        if self.published_kin(kin).is_some() {
+            return self.follow(slot);
         }
-        self.follow(slot)
+        self.change(slot, |used| used.family.parent = None);
+        self.wait_for(kin, slot);
+        self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|parent| parent.key)
+    }
+
+    /// A block that was published before its parent, if that is still being written, follows on nothing until the parent's key has a block.
+    fn wait_for(&mut self, parent: Kin, slot: u32) {
+        let Some(&mut Used { namespace, key, .. }) = self.kin_mut(parent) else { return };
+        let Some(kin) = self.chunks.get(slot).map(|used| used.family.kin(slot)) else { return };
+        let waiting = self.waiting.entry((namespace, key)).or_default();
+        if waiting.len() < WAITING_MAX {
+            waiting.push(kin);
+        }
+        // Somebody else may have put a copy.
+        if let Some(there) = self.find(namespace, &key) {
+            self.join_waiting(there);
+        }
+    }
+
+    /// Puts blocks that were waiting for this one behind it. In its header such a block stays the first of its prefix: a node that is killed
+    /// in the middle of a change there would lose it.
+    pub(crate) fn join_waiting(&mut self, slot: u32) {
+        let Some(&used) = self.chunks.get(slot) else { return };
+        for child in self.waiting.remove(&(used.namespace, used.key)).unwrap_or_default() {
+            let is_there = self.published_kin(child).is_some_and(|child| child.family.parent.is_none());
+            if is_there && !self.follows_on(slot, child.slot) {
+                self.change(child.slot, |child| child.family.parent = Some(used.family.kin(slot)));
+                self.follow(child.slot);
+            }
+        }
+    }
+
+    /// Whether a block follows on another one, or is that, with any number of blocks in between.
+    fn follows_on(&self, slot: u32, ancestor: u32) -> bool {
+        std::iter::successors(Some(slot), |&at| self.parent_of(at)).any(|at| at == ancestor)
+    }
+
+    /// The block of a key is not going to be published by who was writing it: nothing waits for that any more.
+    pub(crate) fn wait_no_longer(&mut self, used: &Used) {
+        if !self.waiting.is_empty() {
+            self.waiting.remove(&(used.namespace, used.key));
+        }
     }
 
     /// Puts a block behind its parent, if that is there and published; the parent's key.

@@ -242,6 +242,8 @@ pub struct Store<W> {
     /// Blocks that were chosen to leave, while they are copied.
     departing: HashMap<u32, u64>,
     writing: HashMap<(Namespace, BlockKey), u32>,
+    /// Blocks that were published before the one that they follow on, by its key, while that is being written.
+    pub(crate) waiting: HashMap<(Namespace, BlockKey), Vec<Kin>>,
     /// How many slots each session writes.
     writers: HashMap<u64, u64>,
     serial: u64,
@@ -282,6 +284,7 @@ impl<W: Words> Store<W> {
             abandoned: Vec::new(),
             departing: HashMap::default(),
             writing: HashMap::default(),
+            waiting: HashMap::default(),
             writers: HashMap::default(),
             serial: 0,
         }
@@ -393,6 +396,7 @@ impl<W: Words> Store<W> {
         reach("kv-index-entered");
         self.is_published(slot, content.sum);
         let parent = self.adopt(slot);
+        self.join_waiting(slot);
         self.forget_touches_above(slot, was_touched);
         let space = self.spaces.entry(used.namespace).or_default();
         space.blocks += 1;
@@ -624,6 +628,7 @@ impl<W: Words> Store<W> {
 
     /// Frees a slot that was written, or was to be, and is not going to be published.
     fn give_up(&mut self, slot: u32, used: &Used) {
+        self.wait_no_longer(used);
         self.expect_no_child(used.family.parent());
         self.give(slot);
     }

@@ -4,7 +4,7 @@
 
 use hinterland_kv::{
     BlockKey, CHUNK_BYTES_MIN, Event, Expects, Geometry, Limits, Namespace, Plain, Reserved, Store,
-    StoreError, Wish,
+    StoreError, Swapped, Wish,
 };
 use hinterland_policy::EvictionKind;
 use std::collections::HashSet;
@@ -200,6 +200,70 @@ fn a_slot_that_was_reserved_is_not_swapped_in_and_one_without_a_key_is_not_publi
     assert_eq!(world.store.status().reserved, 0);
     world.put_prefix(ONE, "d", 4);
     assert_eq!(world.prefix(ONE, "d"), 4, "all that was there can leave");
+}
+
+/// A slot for a block of 1 MiB that somebody begins to write.
+fn begin(world: &mut World, writer: u64, name: &str, parent: Option<&str>) -> u32 {
+    let wish = Wish { namespace: ONE, key: key(name), bytes: MIB, parent: parent.map(key) };
+    match world.store.reserve(writer, &wish, &mut |_| false).unwrap() {
+        Reserved::Slot { slot, .. } => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Swaps a block in where there is none.
+fn put_copy(world: &mut World, name: &str, parent: Option<&str>) {
+    let (slot, _) = world.store.take_slot(9, ONE, MIB, &mut |_| false).unwrap().unwrap();
+    let wish = Wish { namespace: ONE, key: key(name), bytes: MIB, parent: parent.map(key) };
+    assert_eq!(world.store.swap(9, slot, &wish, Expects::Nothing), Ok(Swapped::Done));
+}
+
+#[test]
+fn a_block_that_is_there_before_the_one_that_it_follows_on_leaves_before_it_all_the_same() {
+    for has_copy in [false, true] {
+        let mut world = World::new(4, EvictionKind::Lru);
+        let slot = begin(&mut world, 8, "b", None);
+        let other = begin(&mut world, 9, "d", Some("b"));
+        assert!(world.put(ONE, "c", Some("b")));
+        assert_eq!(world.store.inspect(ONE, &key("c")).unwrap().parent, None, "that is not there");
+        if has_copy {
+            put_copy(&mut world, "b", None);
+        }
+        assert_eq!(world.store.publish(9, other, &mut |_| false), Ok(true));
+        assert_eq!(world.store.publish(8, slot, &mut |_| false), Ok(!has_copy));
+        let children: HashSet<BlockKey> =
+            world.store.inspect(ONE, &key("b")).unwrap().children.into_iter().collect();
+        assert_eq!(children, HashSet::from([key("c"), key("d")]), "{has_copy}");
+        for name in ["c", "d"] {
+            let block = world.store.inspect(ONE, &key(name)).unwrap();
+            assert_eq!(block.parent, Some(key("b")));
+            world.touched.insert(block.slot);
+        }
+        // Those that were read get another round, and what they follow on is not asked.
+        world.put_prefix(ONE, "x", 2);
+        assert!(world.has(ONE, "b"), "{has_copy}");
+        world.put_prefix(ONE, "y", 4);
+        assert_eq!(world.prefix(ONE, "y"), 4, "all of them can leave");
+    }
+}
+
+#[test]
+fn who_gives_a_block_up_leaves_nobody_waiting_and_no_block_follows_on_itself() {
+    let mut world = World::new(4, EvictionKind::Lru);
+    let slot = begin(&mut world, 8, "b", None);
+    assert!(world.put(ONE, "c", Some("b")));
+    world.store.abort(8, slot).unwrap();
+    assert!(world.put(ONE, "b", None));
+    assert_eq!(world.store.inspect(ONE, &key("c")).unwrap().parent, None, "it is another one");
+    assert!(world.store.remove(ONE, &key("b")));
+    let slot = begin(&mut world, 8, "b", None);
+    assert!(world.put(ONE, "d", Some("b")));
+    put_copy(&mut world, "b", Some("d"));
+    assert_eq!(world.store.inspect(ONE, &key("b")).unwrap().parent, Some(key("d")));
+    assert_eq!(world.store.inspect(ONE, &key("d")).unwrap().parent, None);
+    assert_eq!(world.store.publish(8, slot, &mut |_| false), Ok(false));
+    world.put_prefix(ONE, "x", 4);
+    assert_eq!(world.prefix(ONE, "x"), 4, "all of them can leave");
 }
 
 #[test]

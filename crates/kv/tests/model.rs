@@ -340,8 +340,19 @@ impl World {
             let linked = self.inspect(number).parent;
             assert!(linked.is_none() || linked == parent.map(|parent| crate::key(parent).1));
             self.parents.extend(parent.filter(|_| linked.is_some()).map(|parent| (number, parent)));
+            self.joined(number);
         }
         assert!(self.store.publish(writer, slot, &mut self.was_touched).is_err(), "it is published once");
+    }
+
+    /// Blocks follow on one that has just come which were published before it.
+    fn joined(&mut self, number: u8) {
+        let (namespace, key) = key(number);
+        for child in self.inspect(number).children {
+            assert_eq!(self.store.parent(namespace, &child), Some(key));
+            let others = (0..=u8::MAX).filter(|other| crate::key(*other) == (namespace, child));
+            self.parents.extend(others.map(|other| (other, number)));
+        }
     }
 
     /// Another node takes the books: what had a checksum is there again, but for what is damaged, and everything else is gone.
@@ -484,6 +495,7 @@ impl World {
             let parent = parent.filter(|&parent| self.lookup(parent).is_some());
             assert_eq!(self.inspect(number).parent, parent.map(|parent| crate::key(parent).1));
             self.parents.extend(parent.map(|parent| (number, parent)));
+            self.joined(number);
         }
         assert_eq!(self.store.swap(writer, slot, &wish, expects), Err(StoreError::NotReserved(slot)));
     }

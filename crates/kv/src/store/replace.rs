@@ -132,6 +132,7 @@ impl<W: Words> Store<W> {
             return Ok(Swapped::NoRoom);
         }
         let parent = self.adopt(slot);
+        self.join_waiting(slot);
         let space = self.spaces.entry(namespace).or_default();
         space.blocks += 1;
         space.bytes += bytes;

@@ -110,8 +110,8 @@ impl KvCache {
     /// Writes blocks each of which is of no use without the one before it: the next blocks of a prefix, whose last block so
     /// far is `after`, if it has one. No block of a prefix is evicted before those that follow on it.
     ///
-    /// What follows on a block that another process was writing meanwhile may be published before that is, and then begins a prefix of its
-    /// own.
+    /// What follows on a block that another process is writing meanwhile may be published before that is: it follows on it as soon as it is
+    /// there, whoever put it, and begins a prefix of its own if that process gives up or dies.
     ///
     /// # Errors
     /// As [`put`](Self::put).
