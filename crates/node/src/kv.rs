@@ -390,11 +390,12 @@ impl UserStore {
             );
             return Err(Refused::new(errno::EINVAL, text));
         }
-        let taken = if sums.is_empty() { self.sums_before(session, slots) } else { HashMap::new() };
+        let reserved = slots.iter().map(|&slot| (slot, None));
+        let taken = if sums.is_empty() { self.sums_before(session, reserved) } else { Vec::new() };
         let mut state = self.lock();
         let mut was_touched = |slot| self.was_touched(slot);
         let mut publish = |(index, &slot): (usize, &u32)| {
-            if let Some(&sum) = sums.get(index).or_else(|| taken.get(&slot)) {
+            if let Some(sum) = sums.get(index).copied().or_else(|| taken.get(index).copied().flatten()) {
                 state.store.sum_of_written(session.0, slot, sum)?;
             }
             state.store.publish(session.0, slot, &mut was_touched)
@@ -408,18 +409,21 @@ impl UserStore {
         published
     }
 
-    /// Checksums of what a session has written, by slot, if readers check them: taken before anybody is locked out.
-    fn sums_before(&self, session: SessionId, slots: &[u32]) -> HashMap<u32, u32> {
+    /// Checksums of what a session has written, one for each slot, or none at all if readers check none: taken before anybody is locked out.
+    /// With a slot stands the length of its block, if that was not said when it was reserved.
+    fn sums_before(
+        &self,
+        session: SessionId,
+        slots: impl Iterator<Item = (u32, Option<u64>)>,
+    ) -> Vec<Option<u32>> {
         if !self.verifies {
-            return HashMap::new();
+            return Vec::new();
         }
-        let places: Vec<(u32, (u64, u32))> = {
+        let places: Vec<Option<(u64, u32)>> = {
             let state = self.lock();
-            let place = |&slot| Some((slot, state.store.written(session.0, slot)?));
-            slots.iter().filter_map(place).collect()
+            slots.map(|(slot, bytes)| state.store.written(session.0, slot, bytes)).collect()
         };
-        let sum = |(slot, (offset, bytes))| Some((slot, self.sum(offset, bytes)?));
-        places.into_iter().filter_map(sum).collect()
+        places.into_iter().map(|place| place.and_then(|(offset, bytes)| self.sum(offset, bytes))).collect()
     }
 
     /// Gives slots back unwritten.

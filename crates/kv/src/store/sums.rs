@@ -76,10 +76,13 @@ impl<W: Words> Store<W> {
         Ok(())
     }
 
-    /// Where a slot's bytes start that `writer` writes, and how many it has said there are; `None` if it does not.
-    pub fn written(&self, writer: u64, slot: u32) -> Option<(u64, u32)> {
+    /// Where a slot's bytes start that `writer` writes, and how many there are: as many as it says, else as it has said when it reserved the
+    /// slot. `None` if it does not write it, or the slot has no room for them.
+    pub fn written(&self, writer: u64, slot: u32, bytes: Option<u64>) -> Option<(u64, u32)> {
         let used = self.chunks.get(slot).filter(|used| used.writer == Some(writer))?;
-        Some((self.chunks.offset(slot), used.bytes))
+        let bytes = bytes.unwrap_or(u64::from(used.bytes));
+        // A slot has at most 4 MiB: the cast loses nothing.
+        (bytes <= self.chunks.class(slot)).then_some((self.chunks.offset(slot), bytes as u32))
     }
 
     /// Blocks of before a restart whose bytes are not checked, the youngest first, until they are `bytes` bytes together. None is

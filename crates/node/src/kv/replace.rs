@@ -26,16 +26,17 @@ impl UserStore {
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
         let keys = keys_of(blocks)?;
         self.check_kept()?;
+        let sums = self.sums_of_swaps(session, blocks);
         let mut state = self.lock_checked(namespace, &keys);
         if !on_disk {
             self.keep_in_memory(&mut state, namespace.0);
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
-        for (index, (&key, block)) in keys.iter().zip(blocks).enumerate() {
+        for (index, ((&key, block), sum)) in keys.iter().zip(blocks).zip(sums).enumerate() {
             if self.looks_ahead && index.is_multiple_of(LOOKUPS_AT_ONCE) {
                 state.store.prefetch(namespace, &keys[index..]);
             }
-            let swapped = swap_in(&mut state, session, (namespace, key), block)?;
+            let swapped = swap_in(&mut state, session, (namespace, key), (block, sum))?;
             if let Some(disk) = self.disk.as_ref().filter(|_| on_disk && swapped == Swapped::Done) {
                 // Who is reading the old one there puts it nowhere: it looks for removals with both locks held.
                 disk.removed(namespace.0, &key);
@@ -78,6 +79,7 @@ impl UserStore {
             .map(|(bytes, block)| Ok((key(bytes)?, self::seen(*block))))
             .collect::<Result<Vec<_>, Refused>>()?;
         self.check_kept()?;
+        let sums = self.sums_of_swaps(session, blocks);
         let mut state = self.lock_checked(namespace, &keys);
         self.keep_in_memory(&mut state, namespace.0);
         let is_so = |key, expects| state.store.is_as_expected(namespace, key, expects);
@@ -85,12 +87,12 @@ impl UserStore {
             && others.iter().all(|(key, block)| is_so(key, Expects::Block(*block)));
         let mut swapped = if are_all_so { Swapped::Done } else { Swapped::Changed };
         let mut done = Vec::with_capacity(keys.len());
-        for (key, block) in keys.iter().zip(blocks) {
+        for ((key, block), sum) in keys.iter().zip(blocks).zip(sums) {
             if swapped != Swapped::Done {
                 state.store.abort(session.0, block.slot).map_err(|error| refused(&error))?;
                 continue;
             }
-            swapped = swap_in(&mut state, session, (namespace, *key), block)?;
+            swapped = swap_in(&mut state, session, (namespace, *key), (block, sum))?;
             if swapped == Swapped::Done {
                 done.push(key);
             }
@@ -109,6 +111,16 @@ impl UserStore {
             self.behind.published();
         }
         Ok(vec![outcome(swapped); blocks.len()])
+    }
+
+    /// The checksum of each block: that of its writer, else, if readers check them, one that is taken before anybody is locked out.
+    fn sums_of_swaps(&self, session: SessionId, blocks: &[KvSwap]) -> Vec<Option<u32>> {
+        let given = blocks.iter().map(|block| block.sum);
+        if given.clone().all(|sum| sum.is_some()) {
+            return given.collect();
+        }
+        let taken = self.sums_before(session, blocks.iter().map(|block| (block.slot, Some(block.bytes))));
+        given.enumerate().map(|(index, sum)| sum.or_else(|| taken.get(index).copied().flatten())).collect()
     }
 
     /// Removes blocks that are still those that were seen; returns how many were.
@@ -138,15 +150,15 @@ impl UserStore {
     }
 }
 
-/// Swaps a block in, with the sum that its writer has taken.
+/// Swaps a block in, with the checksum of its bytes, if it is known.
 fn swap_in(
     state: &mut State,
     session: SessionId,
     (namespace, key): (Namespace, BlockKey),
-    block: &KvSwap,
+    (block, sum): (&KvSwap, Option<u32>),
 ) -> Result<Swapped, Refused> {
     let wish = Wish { namespace, key, bytes: block.bytes, parent: parent(block)? };
-    if let Some(sum) = block.sum {
+    if let Some(sum) = sum {
         let noted = state.store.sum_of_written(session.0, block.slot, sum);
         noted.map_err(|error| refused(&error))?;
     }
@@ -184,3 +196,6 @@ const fn expects(expects: KvExpects) -> Expects {
         KvExpects::NoneOf(bytes) => Expects::NoneOf(bytes),
     }
 }
+
+#[cfg(test)]
+mod tests;
