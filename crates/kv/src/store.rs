@@ -487,6 +487,11 @@ impl<W: Words> Store<W> {
         self.spaces.get(&namespace).copied().unwrap_or_default()
     }
 
+    /// The length of a block, if it is there, also of one of before that is not checked.
+    pub fn length(&self, namespace: Namespace, key: &BlockKey) -> Option<u32> {
+        self.chunks.get(self.find(namespace, key)?).map(|used| used.bytes)
+    }
+
     /// The block that one follows on, if both are there.
     pub fn parent(&self, namespace: Namespace, key: &BlockKey) -> Option<BlockKey> {
         let parent = self.parent_of(self.find(namespace, key)?)?;

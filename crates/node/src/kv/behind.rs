@@ -184,6 +184,11 @@ impl UserStore {
         self.checked(&blocks)
     }
 
+    /// Checks the blocks of before that these keys have, so that they are found, or known to be none.
+    pub(super) fn check_those_of_before(&self, namespace: Namespace, keys: &[BlockKey]) {
+        drop(self.lock_checked(namespace, keys));
+    }
+
     /// The state, with these blocks of before checked.
     fn checked(&self, blocks: &[ToSum]) -> MutexGuard<'_, super::State> {
         let sums = self.sums_of(blocks);

@@ -54,8 +54,7 @@ impl KvElsewhere {
         keys: &[Vec<u8>],
     ) -> Result<Vec<Option<u32>>, Refused> {
         let (space, keys) = ask(store, namespace, keys)?;
-        let near = |key: &BlockKey| store.length_near(namespace, &space.fingerprint, key);
-        let mut lengths: Vec<Option<u32>> = keys.iter().map(near).collect();
+        let mut lengths = store.lengths_near(namespace, &space.fingerprint, &keys);
         let missing: Vec<usize> = (0..keys.len()).filter(|&index| lengths[index].is_none()).collect();
         if !missing.is_empty() && !store.is_closed(namespace) {
             let far: Vec<BlockKey> = missing.iter().map(|&index| keys[index]).collect();
@@ -76,6 +75,7 @@ impl KvElsewhere {
         keys: &[Vec<u8>],
     ) -> Result<Vec<bool>, Refused> {
         let (space, keys) = ask(store, namespace, keys)?;
+        store.check_those_of_before(namespace, &keys);
         let is_here = |key: &BlockKey| store.view.find(namespace, key).is_some();
         let wanted = keys.iter().filter(|key| !is_here(key)).map(|key| space.claim(*key));
         let (mine, others) = self.claims.claim(wanted);
@@ -97,6 +97,7 @@ impl KvElsewhere {
         check_count(keys.len())?;
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let Some(namespace) = store.namespace_of(fingerprint) else { return Ok(()) };
+        store.check_those_of_before(namespace, &keys);
         let space = Space { user: store.user, namespace, fingerprint: *fingerprint };
         let wanted = keys.iter().filter(|key| store.view.find(namespace, key).is_none());
         let (mine, others) = self.claims.claim(wanted.map(|key| space.claim(*key)));

@@ -43,15 +43,33 @@ impl UserStore {
         Ok(keys.iter().map(|key| state.store.unpin(session.0, namespace, key)).collect())
     }
 
-    /// The length of a block that is in memory or on the disk.
-    pub(super) fn length_near(
+    /// The lengths of blocks that are in memory or on the disk. Those of before that are not checked count: they are checked when they are
+    /// fetched, as those of the disk are.
+    pub(super) fn lengths_near(
         &self,
         namespace: Namespace,
         fingerprint: &[u8; 32],
-        key: &BlockKey,
-    ) -> Option<u32> {
-        let here = self.view.find(namespace, key).map(|found| found.bytes());
-        here.or_else(|| self.disk.as_ref()?.length(fingerprint, key))
+        keys: &[BlockKey],
+    ) -> Vec<Option<u32>> {
+        // Before the look at what is found: one that is checked meanwhile is missed by neither.
+        let has_unchecked = self.lock().store.status().unchecked > 0;
+        let here = |key: &BlockKey| self.view.find(namespace, key).map(|found| found.bytes());
+        let mut lengths: Vec<Option<u32>> = keys.iter().map(here).collect();
+        let missing = |lengths: &[Option<u32>]| -> Vec<usize> {
+            (0..keys.len()).filter(|&index| lengths[index].is_none()).collect()
+        };
+        if has_unchecked {
+            let state = self.lock();
+            for index in missing(&lengths) {
+                lengths[index] = state.store.length(namespace, &keys[index]);
+            }
+        }
+        if let Some(disk) = &self.disk {
+            for index in missing(&lengths) {
+                lengths[index] = disk.length(fingerprint, &keys[index]);
+            }
+        }
+        lengths
     }
 
     /// Brings blocks that are not in memory from the disk, if there is one.

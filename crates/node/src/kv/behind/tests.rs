@@ -1,14 +1,20 @@
 //! What is said of blocks that the node of before has left, while the thread has not looked at them.
 
-use super::super::UserStore;
 use super::super::files::KvFolders;
 use super::super::start::Plan;
+use super::super::{KvElsewhere, KvRacks, KvRemote, UserStore};
+use crate::directory_link::DirectoryLink;
+use crate::peers::{PeerIdentity, Peers};
+use hinterland_fabric::rdma::RdmaOptions;
 use hinterland_kv::{BlockKey, Namespace};
 use hinterland_os::Coherence;
 use hinterland_policy::EvictionKind;
-use hinterland_proto::control::{KvBlock, KvExpects, KvParent, KvSlot, KvSwap, KvSwapped};
-use hinterland_types::SessionId;
+use hinterland_proto::PoolId;
+use hinterland_proto::control::{KvBlock, KvExpects, KvHeld, KvParent, KvPlace, KvSlot, KvSwap, KvSwapped};
+use hinterland_types::{NodeId, SessionId};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 const SESSION: SessionId = SessionId(1);
 const BYTES: u64 = 1000;
@@ -130,4 +136,66 @@ fn a_write_that_expects_no_block_takes_the_place_of_a_damaged_one_of_before_alon
         assert_eq!(swap(slots[1], "wrong"), [KvSwapped::Done]);
         assert!(is_found(&store, namespace, "wrong"));
     }
+}
+
+/// The way to other nodes, of which there are none.
+fn elsewhere() -> KvElsewhere {
+    let identity = PeerIdentity {
+        node: NodeId(1),
+        pool: PoolId(7),
+        key: None,
+        streams: 1,
+        timeout: Duration::from_secs(1),
+        rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
+    };
+    let peers = Arc::new(Peers::new(identity.clone()));
+    let directory = Arc::new(DirectoryLink::Remote { peers, address: "127.0.0.1:1".to_owned() });
+    let options = KvRemote { is_on: false, ..KvRemote::default() };
+    KvElsewhere::new(Arc::new(KvRacks::new(options, identity, directory)))
+}
+
+fn three_keys() -> Vec<Vec<u8>> {
+    vec!["right".into(), "wrong".into(), "none".into()]
+}
+
+#[test]
+fn who_fetches_a_block_of_before_gets_it_if_it_is_right() {
+    let ground = Ground::new("fetch");
+    let (store, namespace) = ground.with_two();
+    let (elsewhere, keys) = (elsewhere(), three_keys());
+    let length = Some(BYTES as u32);
+    assert_eq!(elsewhere.lengths(&store, namespace, &keys).unwrap(), [length, length, None]);
+    assert_eq!(
+        store.lock().store.status().unchecked,
+        2,
+        "who only asks how long they are waits for no check"
+    );
+    assert_eq!(elsewhere.fetch(&store, namespace, &keys).unwrap(), [true, false, false]);
+    assert_eq!(elsewhere.lengths(&store, namespace, &keys).unwrap(), [length, None, None]);
+}
+
+#[test]
+fn another_node_that_reads_a_block_of_before_is_given_its_checksum_if_it_is_right() {
+    let ground = Ground::new("home");
+    let (store, _) = ground.with_two();
+    let keys = three_keys();
+    let (places, _) = store.places(&[7; 32], &keys).unwrap();
+    assert_eq!(places.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+    let held = |(key, place): (&Vec<u8>, &Option<KvPlace>)| {
+        let place = place.as_ref()?;
+        Some(KvHeld { key: key.clone(), slot: place.slot, generation: place.generation })
+    };
+    let held: Vec<KvHeld> = keys.iter().zip(&places).filter_map(held).collect();
+    let sums = store.sums(&[7; 32], &held).unwrap();
+    assert_eq!(sums.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(store.places(&[7; 32], &keys).unwrap().0[1], None, "it is gone");
+}
+
+#[test]
+fn a_block_of_before_that_another_node_wants_brought_into_memory_is_checked() {
+    let ground = Ground::new("stage");
+    let (store, namespace) = ground.with_two();
+    elsewhere().stage(&store, &[7; 32], &three_keys()).unwrap();
+    assert!(is_found(&store, namespace, "right"));
+    assert_eq!(store.lock().store.status().unchecked, 0);
 }

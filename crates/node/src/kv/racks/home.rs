@@ -4,7 +4,7 @@ use super::checksum::whole;
 use crate::kv::{UserStore, key};
 use crate::refused::{Refused, errno};
 use hinterland_fabric::Slice;
-use hinterland_kv::{BlockKey, Namespace};
+use hinterland_kv::{BlockKey, Namespace, ToSum, header::Block};
 use hinterland_os::Coherence;
 use hinterland_proto::control::{KV_KEYS_MAX, KvHeld, KvPlace};
 use hinterland_types::ByteRange;
@@ -36,18 +36,18 @@ impl UserStore {
         Ok((places, if is_some { on_disk } else { Vec::new() }))
     }
 
+    /// Those of before that are not checked are there too: they are checked before their checksums are told.
     fn places_in_memory(&self, namespace: Namespace, keys: &[BlockKey]) -> Vec<Option<KvPlace>> {
         let state = self.lock();
+        let parent = |key| state.store.parent(namespace, key).map(|parent| parent.to_vec());
         let place = |key| {
-            let found = self.view.find(namespace, key)?;
-            let block = found.block();
-            Some(KvPlace {
-                slot: block.slot,
-                generation: block.generation,
-                offset: block.offset,
-                bytes: block.bytes,
-                parent: state.store.parent(namespace, key).map(|parent| parent.to_vec()),
-            })
+            if let Some(found) = self.view.find(namespace, key) {
+                let &Block { slot, generation, offset, bytes } = found.block();
+                return Some(KvPlace { slot, generation, offset, bytes, parent: parent(key) });
+            }
+            let ToSum { slot, generation, offset, bytes, .. } =
+                state.store.unchecked_block(namespace, key)?;
+            Some(KvPlace { slot, generation, offset, bytes, parent: parent(key) })
         };
         keys.iter().map(place).collect()
     }
@@ -61,6 +61,7 @@ impl UserStore {
         check_count(blocks.len())?;
         let keys = blocks.iter().map(|held| key(&held.key)).collect::<Result<Vec<_>, _>>()?;
         let Some(namespace) = self.namespace_of(fingerprint) else { return Ok(vec![None; keys.len()]) };
+        self.check_those_of_before(namespace, &keys);
         let sum = |key, held: &KvHeld| {
             let found = self.view.find(namespace, key)?;
             let block = found.block();
