@@ -205,6 +205,8 @@ struct World {
     wanted: HashMap<u8, u8>,
     /// For each block that was published after its parent, that parent, until one of the two is removed.
     parents: HashMap<u8, u8>,
+    /// Of these, the blocks that were published before their parent: the next node does not know what they follow on.
+    late: HashSet<u8>,
     /// Pins: session and key.
     pins: Vec<(u64, u8)>,
     limits: [Limits; 2],
@@ -249,6 +251,7 @@ impl World {
             known: HashMap::new(),
             wanted: HashMap::new(),
             parents: HashMap::new(),
+            late: HashSet::new(),
             pins: Vec::new(),
             limits: [Limits::default(); 2],
             was_touched: Box::new(|_| false),
@@ -336,6 +339,7 @@ impl World {
             assert!(self.given.insert((slot, block.generation)), "a generation is given once");
             self.known.insert(number, (slot, place.end - place.start));
             self.parents.remove(&number);
+            self.late.remove(&number);
             let parent = self.wanted.remove(&number).filter(|&parent| self.lookup(parent).is_some());
             let linked = self.inspect(number).parent;
             assert!(linked.is_none() || linked == parent.map(|parent| crate::key(parent).1));
@@ -351,7 +355,10 @@ impl World {
         for child in self.inspect(number).children {
             assert_eq!(self.store.parent(namespace, &child), Some(key));
             let others = (0..=u8::MAX).filter(|other| crate::key(*other) == (namespace, child));
-            self.parents.extend(others.map(|other| (other, number)));
+            for other in others {
+                self.parents.insert(other, number);
+                self.late.insert(other);
+            }
         }
     }
 
@@ -375,6 +382,9 @@ impl World {
         self.abandoned.extend(of_held.map(|(_, slot, place)| (slot, place, mark)));
         self.pins.clear();
         self.wanted.clear();
+        for late in self.late.drain() {
+            self.parents.remove(&late);
+        }
         let namespaces = [0, 1].map(|number| (Namespace(number), self.limits[number as usize])).into();
         let mut is_held = |asked: u64| asked == mark || (held < 3 && earlier.contains(&asked));
         let mut restoring = Restoring { namespaces: &namespaces, is_held: &mut is_held };
@@ -588,6 +598,7 @@ impl World {
     /// Somebody removed it: that children stay without it is right.
     fn forget(&mut self, number: u8) {
         self.known.remove(&number);
+        self.late.remove(&number);
         self.parents.remove(&number);
         self.parents.retain(|_, parent| *parent != number);
     }
