@@ -112,7 +112,8 @@ pub enum DirectoryError {
     },
     /// The node has the only live copies of some objects.
     #[error(
-        "{node} has the only live copy of {objects} objects, {first} is one (hint: wait until they are copied, or let them be lost with `hinterland forget NODE --lose-last-copies`)"
+        "{node} has the only live {} (hint: wait until all is copied, or let it be lost with `hinterland forget NODE --lose-last-copies`)",
+        copies_of(*objects, first)
     )]
     LastCopies {
         /// The node.
@@ -557,5 +558,13 @@ fn list(racks: &[RackName]) -> String {
     match racks {
         [] => "none".to_owned(),
         _ => racks.iter().map(RackName::as_str).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Of what something is the only copy.
+fn copies_of(objects: u64, first: &ObjectName) -> String {
+    match objects {
+        1 => format!("copy of {first}"),
+        _ => format!("copies of {objects} objects, {first} is one"),
     }
 }

@@ -493,6 +493,12 @@ fn the_last_copy_does_not_leave_by_mistake() {
     let leave = |departure| Command::Leave { node: NodeId(1), incarnation: 1, departure };
     let error = pool.ask(leave(Departure::Gone)).unwrap_err();
     assert_eq!(error, DirectoryError::LastCopies { node: NodeId(1), objects: 1, first: name("m") });
+    assert!(error.to_string().starts_with("node-1 has the only live copy of m (hint: "), "{error}");
+    let error = DirectoryError::LastCopies { node: NodeId(1), objects: 3, first: name("m") };
+    assert!(
+        error.to_string().starts_with("node-1 has the only live copies of 3 objects, m is one (hint: "),
+        "{error}"
+    );
     assert_eq!(pool.ask(leave(Departure::GoneWithLastCopies)), Ok(Reply::Left { lost: vec![object] }));
     let info = pool.look(object);
     assert!(info.homes.is_empty() && info.homes_down.is_empty());
