@@ -2,9 +2,7 @@
 
 use crate::store::{Store, Used};
 use crate::words::Words;
-
-/// Blocks that wait for one parent: more than follow on one block anywhere.
-const WAITING_MAX: usize = 1024;
+use std::collections::HashSet;
 
 /// A block at a moment: another one in the same slot has another serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,10 +71,7 @@ impl<W: Words> Store<W> {
     fn wait_for(&mut self, parent: Kin, slot: u32) {
         let Some(&mut Used { namespace, key, .. }) = self.kin_mut(parent) else { return };
         let Some(kin) = self.chunks.get(slot).map(|used| used.family.kin(slot)) else { return };
-        let waiting = self.waiting.entry((namespace, key)).or_default();
-        if waiting.len() < WAITING_MAX {
-            waiting.push(kin);
-        }
+        self.waiting.add(namespace, key, kin);
         // Somebody else may have put a copy.
         if let Some(there) = self.find(namespace, &key) {
             self.join_waiting(there);
@@ -87,25 +82,31 @@ impl<W: Words> Store<W> {
     /// in the middle of a change there would lose it.
     pub(crate) fn join_waiting(&mut self, slot: u32) {
         let Some(&used) = self.chunks.get(slot) else { return };
-        for child in self.waiting.remove(&(used.namespace, used.key)).unwrap_or_default() {
-            let is_there = self.published_kin(child).is_some_and(|child| child.family.parent.is_none());
-            if is_there && !self.follows_on(slot, child.slot) {
+        let children = self.waiting.take(used.namespace, used.key);
+        let above = self.above(slot, &children);
+        for child in children.into_iter().filter(|child| !above.contains(&child.slot)) {
+            if self.published_kin(child).is_some_and(|child| child.family.parent.is_none()) {
                 self.change(child.slot, |child| child.family.parent = Some(used.family.kin(slot)));
                 self.follow(child.slot);
             }
         }
     }
 
-    /// Whether a block follows on another one, or is that, with any number of blocks in between.
-    fn follows_on(&self, slot: u32, ancestor: u32) -> bool {
-        std::iter::successors(Some(slot), |&at| self.parent_of(at)).any(|at| at == ancestor)
+    /// Slots of those of some blocks that this one follows on, with any number of blocks in between, and its own. A prefix may be very long:
+    /// it is walked along once for all of them, and not at all if nothing follows on any.
+    fn above(&self, slot: u32, some: &[Kin]) -> HashSet<u32> {
+        let is_followed =
+            |at: &u32| *at == slot || self.chunks.get(*at).is_some_and(|used| used.family.has_child());
+        let some: HashSet<u32> = some.iter().map(|kin| kin.slot).filter(is_followed).collect();
+        if some.is_empty() {
+            return some;
+        }
+        std::iter::successors(Some(slot), |&at| self.parent_of(at)).filter(|at| some.contains(at)).collect()
     }
 
     /// The block of a key is not going to be published by who was writing it: nothing waits for that any more.
     pub(crate) fn wait_no_longer(&mut self, used: &Used) {
-        if !self.waiting.is_empty() {
-            self.waiting.remove(&(used.namespace, used.key));
-        }
+        self.waiting.take(used.namespace, used.key);
     }
 
     /// Puts a block behind its parent, if that is there and published; the parent's key.
@@ -162,6 +163,8 @@ impl<W: Words> Store<W> {
 
     /// The block before this one in its prefix.
     pub(crate) fn parent_of(&self, slot: u32) -> Option<u32> {
+        #[cfg(test)]
+        tests::STEPS.set(tests::STEPS.get() + 1);
         let kin = self.chunks.get(slot)?.family.parent?;
         self.chunks.get(kin.slot).filter(|used| used.family.serial == kin.serial).map(|_| kin.slot)
     }
@@ -204,5 +207,118 @@ impl<W: Words> Store<W> {
         if let Some(used) = self.chunks.get_mut(slot) {
             change(used);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::waiting::ALL_MAX;
+    use crate::{BlockKey, Expects, Namespace, Plain, Reserved, Store, Swapped, Wish};
+    use hinterland_policy::EvictionKind;
+    use std::cell::Cell;
+
+    std::thread_local! {
+        /// Steps from a block to its parent.
+        pub(super) static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const ONE: Namespace = Namespace(1);
+    const BYTES: u64 = 2048;
+    /// Who writes what others wait for.
+    const SLOW: u64 = 8;
+
+    struct World(Store<Plain>);
+
+    impl World {
+        fn new() -> Self {
+            let geometry = Store::<Plain>::geometry_for(64 << 20);
+            Self(Store::new(Plain::new(&geometry), geometry, EvictionKind::Lru))
+        }
+
+        fn reserve(&mut self, writer: u64, number: u64, parent: Option<u64>) -> u32 {
+            let wish = Wish { namespace: ONE, key: key(number), bytes: BYTES, parent: parent.map(key) };
+            match self.0.reserve(writer, &wish, &mut |_| false).unwrap() {
+                Reserved::Slot { slot, .. } => slot,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn publish(&mut self, writer: u64, slot: u32) {
+            assert_eq!(self.0.publish(writer, slot, &mut |_| false), Ok(true));
+        }
+
+        fn put(&mut self, number: u64, parent: Option<u64>) {
+            let slot = self.reserve(9, number, parent);
+            self.publish(9, slot);
+        }
+
+        fn swap_in(&mut self, number: u64, parent: u64) {
+            let (slot, _) = self.0.take_slot(9, ONE, BYTES, &mut |_| false).unwrap().unwrap();
+            let wish = Wish { namespace: ONE, key: key(number), bytes: BYTES, parent: Some(key(parent)) };
+            assert_eq!(self.0.swap(9, slot, &wish, Expects::Nothing), Ok(Swapped::Done));
+        }
+
+        fn parent(&self, number: u64) -> Option<BlockKey> {
+            self.0.parent(ONE, &key(number))
+        }
+    }
+
+    fn key(number: u64) -> BlockKey {
+        BlockKey::new(&number.to_le_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_waits_behind_a_long_prefix_is_joined_in_one_walk_along_it() {
+        let (mut world, depth, waiting) = (World::new(), 1000, 200);
+        for number in 0..depth {
+            world.put(number, number.checked_sub(1));
+        }
+        let late = world.reserve(SLOW, depth, Some(depth - 1));
+        for number in (0..waiting).map(|number| 10_000 + 2 * number) {
+            world.put(number, Some(depth));
+            world.put(number + 1, Some(number));
+        }
+        STEPS.set(0);
+        world.publish(SLOW, late);
+        assert!(STEPS.get() < 2 * depth, "{} steps", STEPS.get());
+        assert_eq!(world.0.inspect(ONE, &key(depth)).unwrap().children.len() as u64, waiting);
+    }
+
+    #[test]
+    fn of_those_that_wait_all_follow_but_those_that_the_block_follows_on_itself() {
+        let mut world = World::new();
+        let late = world.reserve(SLOW, 1, None);
+        for number in [2, 3, 4] {
+            world.put(number, Some(1));
+            world.put(10 * number, Some(number));
+        }
+        world.swap_in(1, 30);
+        assert_eq!(
+            [1, 2, 3, 4].map(|number| world.parent(number)),
+            [Some(key(30)), Some(key(1)), None, Some(key(1))]
+        );
+        assert_eq!(world.0.publish(SLOW, late, &mut |_| false), Ok(false));
+    }
+
+    #[test]
+    fn blocks_that_were_removed_while_they_waited_take_only_so_much_memory_until_their_parent_is_given_up() {
+        let mut world = World::new();
+        let parents = 1_000_000..1_000_000 + 2 * ALL_MAX as u64 / 1024;
+        let slots: Vec<u32> = parents.clone().map(|parent| world.reserve(SLOW, parent, None)).collect();
+        for parent in parents {
+            for _ in 0..1024 {
+                world.put(1, Some(parent));
+                assert!(world.0.remove(ONE, &key(1)));
+            }
+        }
+        assert_eq!(world.0.waiting.count(), ALL_MAX);
+        for slot in slots {
+            world.0.abort(SLOW, slot).unwrap();
+        }
+        assert_eq!(world.0.waiting.count(), 0);
+        let late = world.reserve(SLOW, 1, None);
+        world.put(2, Some(1));
+        world.publish(SLOW, late);
+        assert_eq!(world.parent(2), Some(key(1)), "others wait again");
     }
 }

@@ -76,6 +76,8 @@ mod sum;
 mod sync;
 #[cfg(not(loom))]
 mod view;
+#[cfg(not(loom))]
+mod waiting;
 mod words;
 
 #[cfg(not(loom))]

@@ -18,6 +18,7 @@ use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
 use crate::order::{Group, Orders};
+use crate::waiting::Waiting;
 use crate::words::Words;
 use foldhash::HashMap;
 use hinterland_os::fault_point::reach;
@@ -242,8 +243,8 @@ pub struct Store<W> {
     /// Blocks that were chosen to leave, while they are copied.
     departing: HashMap<u32, u64>,
     writing: HashMap<(Namespace, BlockKey), u32>,
-    /// Blocks that were published before the one that they follow on, by its key, while that is being written.
-    pub(crate) waiting: HashMap<(Namespace, BlockKey), Vec<Kin>>,
+    /// Blocks that were published before the one that they follow on, while that is being written.
+    pub(crate) waiting: Waiting,
     /// How many slots each session writes.
     writers: HashMap<u64, u64>,
     serial: u64,
@@ -284,7 +285,7 @@ impl<W: Words> Store<W> {
             abandoned: Vec::new(),
             departing: HashMap::default(),
             writing: HashMap::default(),
-            waiting: HashMap::default(),
+            waiting: Waiting::default(),
             writers: HashMap::default(),
             serial: 0,
         }
