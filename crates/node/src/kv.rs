@@ -39,7 +39,7 @@ use hinterland_types::SessionId;
 use removals::Removals;
 use spaces::{Known, Spaces};
 use start::Plan;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -410,7 +410,8 @@ impl UserStore {
     }
 
     /// Checksums of what a session has written, one for each slot, or none at all if readers check none: taken before anybody is locked out.
-    /// With a slot stands the length of its block, if that was not said when it was reserved.
+    /// With a slot stands the length of its block, if that was not said when it was reserved. One that is named again is refused then, and is
+    /// summed up once.
     fn sums_before(
         &self,
         session: SessionId,
@@ -419,9 +420,14 @@ impl UserStore {
         if !self.verifies {
             return Vec::new();
         }
+        let mut known = HashSet::new();
         let places: Vec<Option<(u64, u32)>> = {
             let state = self.lock();
-            slots.map(|(slot, bytes)| state.store.written(session.0, slot, bytes)).collect()
+            let mut place = |(slot, bytes)| {
+                let is_new = known.insert(slot);
+                is_new.then(|| state.store.written(session.0, slot, bytes)).flatten()
+            };
+            slots.map(&mut place).collect()
         };
         places.into_iter().map(|place| place.and_then(|(offset, bytes)| self.sum(offset, bytes))).collect()
     }

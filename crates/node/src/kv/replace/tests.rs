@@ -65,3 +65,18 @@ fn blocks_without_checksums_are_summed_up_before_anybody_is_locked_out() {
         }
     }
 }
+
+#[test]
+fn a_slot_that_is_named_often_is_summed_up_once() {
+    let store = store();
+    let namespace = store.namespace([7; 32], "model").unwrap().namespace;
+    let (_, slots) = store.swap(SESSION, namespace, &[], (&[], &[1000; 2]), false).unwrap();
+    let [KvSlot::Reserved { slot: one, offset }, KvSlot::Reserved { slot: other, .. }] = slots[..] else {
+        panic!("{slots:?}")
+    };
+    store.view.write(offset, CONTENT.len() as u64, &[&CONTENT]).unwrap();
+    let named = [one, one, other, one].map(|slot| (slot, Some(CONTENT.len() as u64)));
+    let sums = store.sums_before(SESSION, named.into_iter());
+    assert_eq!(sums[0], Some(crc32c(&CONTENT)));
+    assert_eq!(sums.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, false]);
+}
