@@ -115,11 +115,14 @@ impl Reign {
     }
 
     /// Judges a command and takes its changes into the next batch. `None` if this host may not lead any more.
+    ///
+    /// No answer is kept of what need not be asked once, whoever gives it a number: it may be large, and of a form that a later release
+    /// does not read.
     pub fn judge(&mut self, now_ms: u64, id: Option<RequestId>, command: &Command) -> Option<Judged> {
         if !self.is_believed(now_ms) || self.ended.is_some() {
             return None;
         }
-        let plan = match id {
+        let plan = match id.filter(|_| command.is_asked_once()) {
             Some(id) => self.directory.plan_once(now_ms, id, command),
             None => self.directory.plan(now_ms, command),
         };
@@ -300,6 +303,16 @@ mod tests {
         let refused = DirectoryError::UnknownNode { node: NodeId(2) };
         assert_eq!(reign.judge(2, Some(stranger), &region()).unwrap().outcome, Err(refused));
         assert!(reign.judge(3, Some(id(1)), &region()).unwrap().outcome.is_ok());
+    }
+
+    #[test]
+    fn the_answer_of_a_question_is_not_kept() {
+        let mut reign = reign();
+        up(&mut reign);
+        let asked = reign.judge(2, Some(id(1)), &Command::Members).unwrap();
+        assert!(!asked.changes() && reign.begin_write().is_none());
+        // Nor does it take the slot from what has an answer to keep.
+        assert!(reign.judge(3, Some(id(1)), &region()).unwrap().changes());
     }
 
     #[test]
