@@ -77,7 +77,7 @@ impl Draft<'_> {
                 self.names_of(node, held.flat_map(|held| held.range((first, Bound::Unbounded))))
             }
         };
-        let older = self.is_doubted_epoch(as_of);
+        let older = self.is_doubted_as_of(as_of);
         let unsettled = self.unsettled(node);
         // As many as nobody writes at once: the node knows no more than before until they are fewer.
         let as_of = if unsettled.len() > FORGET_MAX { as_of } else { self.as_of() };
@@ -86,6 +86,11 @@ impl Draft<'_> {
         let claimed = all.then(|| claims().min().zip(claims().max())).flatten();
         let former = self.former_pools();
         Ok(Reply::HeldNames { as_of, names, unsettled, more, all, older, claimed, former })
+    }
+
+    /// Whether who knows names as of an epoch may know one that an earlier store gave, and this one has not: one before that epoch.
+    fn is_doubted_as_of(&self, as_of: Epoch) -> bool {
+        self.is_doubted_epoch(as_of) && self.is_doubted_epoch(Epoch(as_of.0.saturating_sub(1)))
     }
 
     /// As many names of objects that a node holds as an answer has room for, and whether there are more behind them.

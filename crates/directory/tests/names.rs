@@ -230,11 +230,14 @@ fn who_knows_names_of_an_epoch_that_was_never_reached_is_told_that_they_are_olde
             Ok(Reply::HeldNames { as_of, names, all, older, .. }) => (as_of, names.len(), all, older),
             answer => panic!("{answer:?}"),
         };
-    assert!(!asked(Epoch(1)).3);
+    let (next, .., older) = asked(Epoch(1));
+    assert!(!older);
     let (as_of, names, all, older) = asked(Epoch(1000));
     assert_eq!((names, all, older), (1, true, true));
     // Also of another one that asks when that has been passed.
     assert!(asked(Epoch(900)).3 && asked(Epoch(2000)).3);
+    // All that is earlier than the one that was to be given next was given here.
+    assert!(!asked(next).3 && asked(Epoch(next.0 + 1)).3);
     assert_eq!(asked(as_of), (as_of, 0, false, false));
 }
 
