@@ -132,10 +132,8 @@ impl Draft<'_> {
         if found.len() > FOUND_MAX {
             return Err(DirectoryError::ListOutOfOrder { node, expected: ObjectId(0) });
         }
-        self.check_numbers(
-            node,
-            found.iter().flat_map(|found| [found.epoch, found.as_of].map(|epoch| (found.object, epoch))),
-        )?;
+        self.check_numbers(node, found.iter().map(|found| (found.object, found.epoch)))?;
+        found.iter().try_for_each(|found| self.check_as_of(node, found.object, found.as_of))?;
         self.remember_pools(node, former)?;
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
         let mut room = Room { free: self.state.free.clone(), names: BTreeMap::new(), moved: BTreeMap::new() };

@@ -63,9 +63,7 @@ impl Draft<'_> {
         if !self.is_up(node) {
             return Err(DirectoryError::NotReady { node });
         }
-        if as_of.0 >= NUMBER_END {
-            return Err(DirectoryError::BadNumber { node, object: ObjectId(0), epoch: as_of });
-        }
+        self.check_as_of(node, ObjectId(0), as_of)?;
         let is_known = as_of <= self.as_of();
         self.pass_epoch(as_of);
         let renamed = (is_known && after.is_none()).then(|| self.renamed.from(as_of)).flatten();
@@ -86,6 +84,19 @@ impl Draft<'_> {
         let claimed = all.then(|| claims().min().zip(claims().max())).flatten();
         let former = self.former_pools();
         Ok(Reply::HeldNames { as_of, names, unsettled, more, all, older, claimed, former })
+    }
+
+    /// Refuses an epoch that no store can have come to.
+    pub(crate) fn check_as_of(
+        &self,
+        node: NodeId,
+        object: ObjectId,
+        as_of: Epoch,
+    ) -> Result<(), DirectoryError> {
+        if as_of.0 < NUMBER_END || as_of <= self.as_of() {
+            return Ok(());
+        }
+        Err(DirectoryError::BadNumber { node, object, epoch: as_of })
     }
 
     /// Whether who knows names as of an epoch may know one that an earlier store gave, and this one has not: one before that epoch.

@@ -242,6 +242,21 @@ fn who_knows_names_of_an_epoch_that_was_never_reached_is_told_that_they_are_olde
 }
 
 #[test]
+fn a_node_that_knows_names_of_the_last_epoch_that_is_believed_leaves_the_others_theirs() {
+    let mut directory = pool();
+    let object = put(&mut directory, "before", 1);
+    let (as_of, ..) = held(&mut directory, Epoch((1 << 61) - 1), None);
+    assert!(as_of.0 > 1 << 61, "{as_of:?}");
+    rename(&mut directory, "before", "after", object, OnTarget::Refuse);
+    let (as_of, told, ..) = held(&mut directory, as_of, None);
+    assert_eq!(told, expected(&[(object.0, "after")]));
+    let all = expected(&[(1007, "file")]);
+    assert_eq!(adopt(&mut directory, 2, vec![found(1007, "file", as_of.0)]), all);
+    let bad = Command::HeldNames { node: NodeId(1), as_of: Epoch(as_of.0 + (1 << 21)), after: None };
+    assert!(matches!(ask(&mut directory, &bad), Err(DirectoryError::BadNumber { .. })));
+}
+
+#[test]
 fn what_is_being_put_is_told_as_not_settled() {
     let mut directory = pool();
     let writer = Writer { node: NodeId(1), incarnation: 1, token: 1 };
