@@ -44,9 +44,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 /// The one member that is meant.
 fn find(wanted: &str, members: &[MemberInfo]) -> Result<MemberInfo, Failure> {
     let is_named = |member: &MemberInfo| member.name.as_ref().is_some_and(|name| name.as_str() == wanted);
-    let is_meant = |member: &&MemberInfo| {
-        member.node.to_string() == wanted || member.address == wanted || is_named(member)
-    };
+    // Two nodes may have one name, and no two one number, whatever they call themselves.
+    if let Some(member) = members.iter().find(|member| member.node.to_string() == wanted) {
+        return Ok(member.clone());
+    }
+    let is_meant = |member: &&MemberInfo| member.address == wanted || is_named(member);
     let mut meant = members.iter().filter(is_meant);
     match (meant.next(), meant.next()) {
         (Some(member), None) => Ok(member.clone()),
@@ -77,5 +79,9 @@ mod tests {
         let twice = [first.clone(), first.clone()];
         assert!(find(&first.address, &twice).is_err());
         assert!(find("first", &twice).is_err(), "two nodes may have one name");
+        // A number is no other node's, whatever that one calls itself.
+        let mut named = members.clone();
+        named[0].name = NodeName::parse(&members[1].node.to_string()).ok();
+        assert_eq!(find(&members[1].node.to_string(), &named).unwrap().node, members[1].node);
     }
 }
