@@ -83,10 +83,13 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a member has said what it is called: mostly the first one that is looked at.
+    /// Whether a member has said what it is called: mostly the first one that is looked at. Asked with each command, so of as many as have not
+    /// none is looked up.
     fn has_names(&self) -> bool {
-        let is_named = |node| self.member(node).is_some_and(|member| member.name.is_some());
-        self.state.members.keys().chain(self.members.keys()).any(|node| is_named(*node))
+        let is_named = |member: &MemberRecord| member.name.is_some();
+        let stored = self.state.members.iter().filter(|(_, member)| is_named(member));
+        self.members.values().flatten().any(is_named)
+            || stored.map(|(node, _)| node).any(|node| !self.members.contains_key(node))
     }
 
     /// Nodes of all members, ascending.
