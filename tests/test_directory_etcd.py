@@ -602,13 +602,18 @@ def test_keys_that_something_else_wrote_are_refused(etcd, binary, folder, start_
     node.kill()
 
 
-def test_records_of_a_later_release_are_refused_for_their_format(etcd, start_node):
+@pytest.mark.parametrize("is_unfinished", [False, True])
+def test_records_of_a_later_release_are_refused_for_their_format(etcd, start_node, is_unfinished):
     cluster = etcd()
     node = start_node("a", options=["--directory", cluster.directory(), *ROOM])
     node.kill()
     # A format and a table that no release of today has.
     cluster.put("hinterland/t/meta/meta", b"\x63\x01\x01")
     cluster.put("hinterland/t/later/key", b"x")
+    if is_unfinished:
+        # A large change of that table, of one piece, with which its leader was killed.
+        cluster.put("hinterland/redo/00000000", b"\x01\x63\x03key\x01\x01x")
+        cluster.put("hinterland/redo", b"1")
     node.start(wait=False)
     wait_until(lambda: "cannot" in node.words(), SECONDS, why=node.words)
     assert "the store has format 99" in node.words() and "run the release that wrote it" in node.words(), node.words()

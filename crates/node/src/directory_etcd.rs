@@ -517,7 +517,9 @@ impl EtcdDirectory {
             let loader = scope.spawn(|| {
                 let may = || clock::boot_ms() < held.until_ms.load(Ordering::Acquire);
                 let mut fence = fence.lock().unwrap_or_else(PoisonError::into_inner);
-                fence.finish(&may).map_err(|error| format!("{error:?}"))?;
+                // What a later release has begun may be of a form of which nothing is known here either.
+                let unfinished = |error| self.other_format().unwrap_or_else(|| format!("{error:?}"));
+                fence.finish(&may).map_err(unfinished)?;
                 let (records, foreign) = self.store.load().map_err(|error| error.to_string())?;
                 // Members must first learn who leads: they get two leases, by a clock that begins one ahead and waits there.
                 let ahead_ms = clock::boot_ms() + self.settings.lease_ms;
@@ -539,6 +541,13 @@ impl EtcdDirectory {
             }
             loader.join().unwrap_or_else(|_| Err("loading it has panicked".to_owned()))
         })
+    }
+
+    /// What there is to say of records that another release has written, if it has.
+    fn other_format(&self) -> Option<String> {
+        let (records, _) = self.store.load().ok()?;
+        let refused = Directory::recover(self.settings, clock::boot_ms(), records).err()?;
+        matches!(refused, RecoverError::OtherFormat { .. }).then(|| refused.to_string())
     }
 }
 
