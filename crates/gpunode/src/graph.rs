@@ -22,6 +22,8 @@ struct Step {
     command: Command,
     body: usize,
     bytes: usize,
+    /// How many there is room for, so that bodies of one length and another can take turns.
+    room: usize,
     stream: u32,
     /// Whether launches leave it out.
     is_off: bool,
@@ -210,16 +212,15 @@ impl Graph {
         if place != Some(Place::Stream(known.stream)) || !is_like(known.command, command) {
             return Err(cannot_change(step));
         }
-        let room = known.bytes.next_multiple_of(HEAD_BYTES);
-        if body.len() > room {
+        if body.len() > known.room {
             // Behind all others, and the place that it had is lost.
             if (self.list.len() + body.len()) as u64 > GRAPH_BYTES_MAX {
                 return Err(Failure::value(format!(
                     "a graph of more than {GRAPH_BYTES_MAX} bytes is too large"
                 )));
             }
-            known.body = self.list.len();
-            self.list.resize(known.body + body.len().next_multiple_of(HEAD_BYTES), 0);
+            (known.body, known.room) = (self.list.len(), body.len().next_multiple_of(HEAD_BYTES));
+            self.list.resize(known.body + known.room, 0);
         }
         self.list[known.body..known.body + body.len()].copy_from_slice(body);
         (known.command, known.bytes) = (command, body.len());
@@ -321,7 +322,7 @@ fn read_step(list: &[u8], at: usize) -> Result<Step, Failure> {
     let body = list.get(start..start + padded).ok_or_else(cut)?;
     let command =
         Command::read(word, &body[..bytes], bytes).map_err(|bad| Failure::value(bad.to_string()))?;
-    Ok(Step { command, body: start, bytes, stream: 0, is_off: false })
+    Ok(Step { command, body: start, bytes, room: padded, stream: 0, is_off: false })
 }
 
 /// The name of a command, for words.

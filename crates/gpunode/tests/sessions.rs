@@ -748,6 +748,24 @@ fn an_instance_is_none_any_more_when_a_command_of_it_cannot_be_changed() {
 }
 
 #[test]
+fn a_command_that_is_changed_to_and_fro_takes_room_once() {
+    const LONG: usize = 4096;
+    let mut client = with_kernel(NONE);
+    stream(&mut client, 20, 1);
+    let all = list(&[(Command::Launch(launch(1, 20)), &[0; 12])]);
+    define(&mut client, 1, 0, all.len(), &all);
+    client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 5, graph: 1, flags: 0 }));
+    // Longer than a graph may be, if each stood behind the one before.
+    for _ in 0..=GRAPH_BYTES_MAX as usize / LONG {
+        for bytes in [LONG, 12] {
+            let (word, body) = client::encode(&Command::Launch(launch(1, 20)), &vec![0; bytes]);
+            client.with_tail(&Command::GraphChange(c::GraphChange { exec: 5, step: 0, word }), &body);
+        }
+    }
+    client.settle();
+}
+
+#[test]
 fn instances_whose_graphs_are_gone_count_among_all_lists() {
     let mut client = Client::start(NONE);
     client.map(0, 1);
