@@ -9,7 +9,7 @@ use hinterland_gpunode::session::{SessionError, serve};
 use hinterland_gpunode::software::SoftwareMachine;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{self as c, Command, launch_flags};
-use hinterland_proto::gpu::{FunctionFacts, GRAPH_BYTES_MAX, HELLO, write_edits};
+use hinterland_proto::gpu::{FunctionFacts, HELLO, write_edits};
 
 const NONE: &str = "memory=64M,kernels=none";
 const PTX: &str = "\
@@ -654,151 +654,6 @@ fn a_graph_copies_what_comes_with_its_launch_and_brings_bytes_under_the_names_th
 }
 
 #[test]
-fn commands_of_an_instance_are_left_out_and_changed_one_by_one() {
-    for options in [NONE, "memory=64M,kernels=none,delay-us=1000"] {
-        let mut client = Client::start(options);
-        let address = client.map(0, 1);
-        stream(&mut client, 20, 1);
-        let fill = |place, value| {
-            let (address, count) = (address + place, 4);
-            c::Fill { stream: 20, element: 1, address, count, value }
-        };
-        let all = list(&[
-            (Command::Fill(fill(0, 1)), &[]),
-            (Command::Fill(fill(4, 2)), &[]),
-            (Command::CopyOut(c::CopyOut { stream: 20, transfer: 0, address, bytes: 8 }), &[]),
-        ]);
-        define(&mut client, 1, 0, all.len(), &all);
-        for exec in [5, 6] {
-            client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec, graph: 1, flags: 0 }));
-        }
-        client.send(&Command::GraphDestroy(c::GraphDestroy { graph: 1 }));
-        let switch = |client: &mut Client, step, is_on| {
-            client.send(&Command::GraphSwitch(c::GraphSwitch { exec: 5, step, is_on }))
-        };
-        let change = |client: &mut Client, step, word, command: &Command| {
-            let change = Command::GraphChange(c::GraphChange { exec: 5, step, word });
-            client.with_tail(&change, &client::encode(command, &[]).1)
-        };
-        let mut transfer = 0;
-        let mut launched = |client: &mut Client, exec, expected: &[u8]| {
-            transfer += 1;
-            client.send(&Command::Fill(c::Fill { count: 8, ..fill(0, 9) }));
-            let content = Command::LaunchContent(c::LaunchContent { exec, transfers: 1 });
-            client.with_tail(&content, &u32::to_le_bytes(transfer));
-            launch_graph(client, exec, 20);
-            client.expect_bytes(transfer, expected);
-        };
-        switch(&mut client, 1, 0);
-        launched(&mut client, 5, &[1, 1, 1, 1, 9, 9, 9, 9]);
-        // Also while it is left out.
-        change(&mut client, 1, c::Fill::WORD, &Command::Fill(fill(4, 7)));
-        switch(&mut client, 0, 0);
-        switch(&mut client, 0, 0);
-        launched(&mut client, 5, &[9; 8]);
-        switch(&mut client, 1, 1);
-        launched(&mut client, 5, &[9, 9, 9, 9, 7, 7, 7, 7]);
-        switch(&mut client, 0, 1);
-        change(&mut client, 0, c::Fill::WORD, &Command::Fill(fill(2, 3)));
-        launched(&mut client, 5, &[9, 9, 3, 3, 7, 7, 7, 7]);
-        launched(&mut client, 6, &[1, 1, 1, 1, 2, 2, 2, 2]);
-        client.settle();
-    }
-}
-
-#[test]
-fn an_instance_is_none_any_more_when_a_command_of_it_cannot_be_changed() {
-    let mut client = with_kernel(NONE);
-    let address = client.map(0, 1);
-    stream(&mut client, 20, 1);
-    let fill = |stream, address| c::Fill { stream, element: 1, address, count: 4, value: 1 };
-    let copy = c::CopyOut { stream: 20, transfer: 0, address, bytes: 0 };
-    let flagged = c::Launch { flags: launch_flags::COOPERATIVE, ..launch(1, 20) };
-    let all = list(&[
-        (Command::Fill(fill(20, address)), &[]),
-        (Command::CopyOut(copy), &[]),
-        (Command::Launch(launch(1, 20)), &[0; 12]),
-    ]);
-    define(&mut client, 1, 0, all.len(), &all);
-    let changes: [(u32, Command, &[u8], &str); 7] = [
-        (3, Command::Fill(fill(20, address)), &[], "command 3 of an instance"),
-        (1, Command::CopyOut(copy), &[], "command 1 of an instance"),
-        (0, Command::CopyOut(copy), &[], "command 0 of an instance"),
-        (0, Command::Fill(fill(21, address)), &[], "command 0 of an instance"),
-        (0, Command::Fill(fill(20, address + PIECE)), &[], "not all memory of this session"),
-        (2, Command::Launch(flagged), &[0; 12], "command 2 of an instance"),
-        (2, Command::Launch(launch(1, 20)), &[0; 11], "takes 12 bytes of parameters was given 11"),
-    ];
-    for (step, command, tail, words) in changes {
-        client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 5, graph: 1, flags: 0 }));
-        let (word, body) = client::encode(&command, tail);
-        let count = client.with_tail(&Command::GraphChange(c::GraphChange { exec: 5, step, word }), &body);
-        client.expect_fault(count, 1, words);
-        let count = launch_graph(&mut client, 5, 20);
-        client.expect_fault(count, 400, "no instance of a graph 5");
-    }
-    for (exec, step, error, words) in
-        [(5, 1, 1, "command 1 of an instance"), (7, 0, 400, "no instance of a graph 7")]
-    {
-        client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 5, graph: 1, flags: 0 }));
-        let count = client.send(&Command::GraphSwitch(c::GraphSwitch { exec, step, is_on: 0 }));
-        client.expect_fault(count, error, words);
-    }
-    client.settle();
-}
-
-#[test]
-fn a_command_that_is_changed_to_and_fro_takes_room_once() {
-    const LONG: usize = 4096;
-    let mut client = with_kernel(NONE);
-    stream(&mut client, 20, 1);
-    let all = list(&[(Command::Launch(launch(1, 20)), &[0; 12])]);
-    define(&mut client, 1, 0, all.len(), &all);
-    client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 5, graph: 1, flags: 0 }));
-    // Longer than a graph may be, if each stood behind the one before.
-    for _ in 0..=GRAPH_BYTES_MAX as usize / LONG {
-        for bytes in [LONG, 12] {
-            let (word, body) = client::encode(&Command::Launch(launch(1, 20)), &vec![0; bytes]);
-            client.with_tail(&Command::GraphChange(c::GraphChange { exec: 5, step: 0, word }), &body);
-        }
-    }
-    client.settle();
-}
-
-#[test]
-fn instances_whose_graphs_are_gone_count_among_all_lists() {
-    let mut client = Client::start(NONE);
-    client.map(0, 1);
-    stream(&mut client, 20, 1);
-    // Each as long as a graph may be: made of one by edits, which are none.
-    let nothing = Command::CopyIn(c::CopyIn { stream: 20, flags: 0, address: client.welcome.window });
-    let all = list(&[(nothing, &vec![0; PIECE as usize])]).repeat((GRAPH_BYTES_MAX / PIECE) as usize - 1);
-    let bytes = all.len() as u64;
-    let head = c::Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
-    client.send(&Command::Graph(head));
-    for part in all.chunks(60_000) {
-        client.with_tail(&Command::GraphPart(c::GraphPart { graph: 1 }), part);
-    }
-    let mut exec = 0;
-    let mut make = |client: &mut Client, graph| {
-        exec += 1;
-        client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec, graph, flags: 0 }))
-    };
-    for graph in [2, 3] {
-        define(&mut client, graph, 1, all.len(), &[]);
-        make(&mut client, graph);
-        client.send(&Command::GraphDestroy(c::GraphDestroy { graph }));
-    }
-    make(&mut client, 1);
-    let count = make(&mut client, 1);
-    client.expect_fault(count, 1, "is too large");
-    // Room comes back with what had it.
-    client.send(&Command::GraphExecDestroy(c::GraphExecDestroy { exec: 2 }));
-    make(&mut client, 1);
-    client.settle();
-}
-
-#[test]
 fn graphs_of_what_may_not_stand_in_them_are_refused() {
     let mut client = Client::start(NONE);
     let address = client.map(0, 1);
@@ -978,3 +833,6 @@ fn a_tensor_map_is_asked_of_a_driver_and_a_malformed_question_is_refused() {
         assert_eq!(client.expect_answer(question), Err(error), "question {question}");
     }
 }
+
+#[path = "sessions/instances.rs"]
+mod instances;

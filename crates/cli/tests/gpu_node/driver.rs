@@ -4,8 +4,8 @@ use super::{Client, Node, PIECE, add, name_add, stand_in};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
-    Function, Graph, GraphChange, GraphInstantiate, GraphLaunch, GraphPart, GraphSwitch, GraphUpdate, Launch,
-    MapMemory, MarkEvent, MarkStream, StreamCreate, UnmapMemory,
+    Fill, Function, Graph, GraphChange, GraphInstantiate, GraphLaunch, GraphPart, GraphSwitch, GraphUpdate,
+    Launch, MapMemory, MarkEvent, MarkStream, ModuleDrop, StreamCreate, UnmapMemory,
 };
 
 #[test]
@@ -405,6 +405,45 @@ fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is()
 }
 
 #[test]
+fn an_instance_goes_on_when_what_it_leaves_out_has_gone() {
+    for lacks in ["switches", ""] {
+        let driver = stand_in();
+        let node = Node::with_driver(&format!("gone-{lacks}"), &["--device", "cuda"], &driver, lacks);
+        let mut client = Client::open(node.unix(), 0).unwrap();
+        std::fs::remove_file(&driver).unwrap();
+        let address = client.map(1);
+        name_add(&mut client);
+        send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
+        let fill = |value| {
+            let mut body = vec![0; Fill::BYTES];
+            Fill { stream: 20, element: 1, address, count: 2, value }.put(&mut body);
+            body
+        };
+        let mut list = Vec::new();
+        for (word, body) in [(Fill::WORD, fill(5)), (Launch::WORD, adding(address, 1))] {
+            list.extend((body.len() as u32).to_le_bytes());
+            list.extend(word.to_le_bytes());
+            list.extend(&body);
+            list.resize(list.len().next_multiple_of(8), 0);
+        }
+        let bytes = list.len() as u64;
+        send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+        send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+        send!(client, ModuleDrop { module: 1 });
+        send!(client, GraphSwitch { exec: 1, step: 1, is_on: 0 });
+        let change = GraphChange { exec: 1, step: 0, word: Fill::WORD };
+        client.send::<{ GraphChange::BYTES }>(GraphChange::WORD, |body| change.put(body), &fill(6));
+        send!(client, GraphLaunch { exec: 1, stream: 20 });
+        send!(client, CopyOut { stream: 20, transfer: 1, address, bytes: 2 });
+        let (message, tail) = client.next().unwrap();
+        let words = String::from_utf8_lossy(&tail).into_owned();
+        assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }), "{words}");
+        assert_eq!(tail, [6, 6], "{lacks}");
+    }
+}
+
+#[test]
 fn copies_that_lists_bring_themselves_take_so_much_of_the_hosts_memory_and_no_more() {
     const LARGE: usize = 32 << 20;
     let driver = stand_in();
@@ -435,9 +474,11 @@ fn copies_that_lists_bring_themselves_take_so_much_of_the_hosts_memory_and_no_mo
     let (fault, words) = client.next().unwrap();
     assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
     assert!(String::from_utf8_lossy(&words).contains("bring"), "{}", String::from_utf8_lossy(&words));
-    // What was is launched.
+    // What was is not launched in the place of what was meant.
     send!(client, GraphLaunch { exec: 1, stream: 0 });
     send!(client, CopyOut { stream: 0, transfer: 1, address, bytes: 2 });
-    let five = (AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }), vec![5; 2]);
-    assert_eq!(client.next().unwrap(), five);
+    let (fault, _) = client.next().unwrap();
+    assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 400, sticky: 0, .. })), "{fault:?}");
+    let none = (AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }), vec![0; 2]);
+    assert_eq!(client.next().unwrap(), none);
 }

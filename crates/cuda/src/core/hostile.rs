@@ -719,6 +719,22 @@ fn a_graph_is_sent_whole_when_the_node_refused_the_one_that_it_differs_from() {
 }
 
 #[test]
+fn faults_of_commands_that_cannot_be_counted_are_faults_and_no_more() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    session.create_stream(HERE, 0, 0).unwrap();
+    session.flush().unwrap();
+    let said = |command| {
+        answer(&Fault { error: 1, library: library::DRIVER, sticky: 0, command }, b"something went wrong")
+    };
+    answer_one(&mut theirs, |_| Some([u64::MAX, 0, u64::MAX].map(said).to_vec()));
+    session.inbox.drain().unwrap();
+    assert_eq!(session.inbox.surface(), Err(1));
+}
+
+#[test]
 fn memory_that_small_pieces_had_is_there_for_a_large_one_when_they_are_freed() {
     // The honest node grants no more than so much.
     const GRANULES: u64 = 2 * MEMORY / GRANULE;

@@ -407,7 +407,7 @@ impl Inbox {
 
     fn note_refused(&self, command: u64) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = refused.back_mut().filter(|last| *last.end() + 1 == command) {
+        if let Some(last) = refused.back_mut().filter(|last| last.end().checked_add(1) == Some(command)) {
             *last = *last.start()..=command;
             return;
         }

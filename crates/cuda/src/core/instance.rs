@@ -491,7 +491,7 @@ impl Session {
         if Arc::ptr_eq(&does.wanted, &does.made.definition) {
             return Ok(());
         }
-        let definition = does.wanted.clone();
+        let mut definition = does.wanted.clone();
         // A launch by another thread goes on with what it has.
         let made = Arc::get_mut(&mut does.made);
         let names = match made.map(|made| (made.definition.changes_to(&definition), made)) {
@@ -505,6 +505,10 @@ impl Session {
                 names
             }
             other => {
+                if self.has_lost(&definition) {
+                    definition = self.without_off(&definition);
+                    does.wanted = definition.clone();
+                }
                 self.send_definition(&definition)?;
                 let names = match other {
                     Some((_, made)) => {
@@ -524,6 +528,22 @@ impl Session {
         self.hold(&definition.source.memory);
         let made = Arc::new(Made { definition, names, serial: does.made.serial + 1 });
         self.let_go(std::mem::replace(&mut does.made, made))
+    }
+
+    /// Whether a command that launches leave out names memory that has gone: the node would refuse the list that has it.
+    fn has_lost(&self, definition: &Definition) -> bool {
+        let is_there = |(start, bytes)| bytes == 0 || self.check_range(start, bytes).is_ok();
+        definition.parts().any(|part| {
+            definition.off.iter().any(|entry| !part.list.ranges_at(*entry).into_iter().all(is_there))
+        })
+    }
+
+    /// The same with a list that does not have what launches leave out.
+    fn without_off(&self, definition: &Definition) -> Arc<Definition> {
+        let source = definition.source.clone();
+        // Commands are left out of one list alone.
+        let steps = vec![self.instances.part(&source.place, source.done())];
+        Arc::new(Definition { source, steps, off: BTreeSet::new(), is_own: true })
     }
 
     /// Has an instance at the node do commands of a list in the place of those that it has.

@@ -255,6 +255,35 @@ impl List {
         )
     }
 
+    /// Where memory begins that a fill or a copy within devices names, and how many bytes it is.
+    pub(super) fn ranges_at(&self, entry: usize) -> Vec<(u64, u64)> {
+        let rows = |start, pitch: u64, width: u64, rows: u64| {
+            let bytes = pitch.saturating_mul(rows.saturating_sub(1)).saturating_add(width);
+            (start, if rows == 0 || width == 0 { 0 } else { bytes })
+        };
+        match self.frame(entry) {
+            (Fill::WORD, body) => {
+                let Fill { element, address, count, .. } = Fill::take(body);
+                vec![(address, count.saturating_mul(u64::from(element)))]
+            }
+            (FillRows::WORD, body) => {
+                let all = FillRows::take(body);
+                vec![rows(all.address, all.pitch, all.count.saturating_mul(u64::from(all.element)), all.rows)]
+            }
+            (CopyWithin::WORD, body) => {
+                let CopyWithin { to, from, bytes, .. } = CopyWithin::take(body);
+                vec![(to, bytes), (from, bytes)]
+            }
+            (CopyRows::WORD, body) => {
+                let all = CopyRows::take(body);
+                [(all.to, all.to_pitch), (all.from, all.from_pitch)]
+                    .map(|(start, pitch)| rows(start, pitch, all.width, all.rows))
+                    .to_vec()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The commands in which another list differs from this one, if the node can do those in the place of these, and they are no more than `most`.
     pub(super) fn changes_to(&self, to: &Self, most: usize) -> Option<Vec<usize>> {
         if self.entries.len() != to.entries.len() {

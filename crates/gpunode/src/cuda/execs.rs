@@ -116,17 +116,31 @@ impl CudaMachine {
         capture(lent, programs, blases, spare, events, wanted)
     }
 
+    /// All commands of a graph; nothing if that fails, and ones that launches leave out may be why: what they name may be gone.
+    fn capture_whole(
+        &mut self,
+        device: u32,
+        graph: &Graph,
+        passage: Passage,
+    ) -> Result<Option<Capture>, Failure> {
+        match self.capture(device, Wanted { graph, has_off: true, passage }) {
+            Err(_) if graph.off().next().is_some() => Ok(None),
+            whole => whole.map(Some),
+        }
+    }
+
     /// An instance of a graph, without memory of its own.
     fn make(&mut self, device: u32, graph: &Graph, passage: Passage) -> Result<Exec, Failure> {
-        let whole = self.capture(device, Wanted { graph, has_off: true, passage })?;
-        let mut made = self.instance_of(device, whole)?;
-        let lent = Arc::clone(&self.devices[device as usize].lent);
-        if made.switch(&lent, graph) {
-            return Ok(made);
+        if let Some(whole) = self.capture_whole(device, graph, passage)? {
+            let mut made = self.instance_of(device, whole)?;
+            let lent = Arc::clone(&self.devices[device as usize].lent);
+            if made.switch(&lent, graph) {
+                return Ok(made);
+            }
+            lent.end_instance(made.instance);
+            lent.end_graph(made.captured);
         }
         // What a driver does not switch off is left out.
-        lent.end_instance(made.instance);
-        lent.end_graph(made.captured);
         let rest = self.capture(device, Wanted { graph, has_off: false, passage })?;
         self.instance_of(device, rest).map(|made| Exec { off: graph.off().collect(), ..made })
     }
@@ -174,8 +188,9 @@ impl CudaMachine {
         let Some(known) = self.execs.execs.get(&exec) else { return Ok(()) };
         let device = known.device;
         // Nodes that are switched off are known by their command.
-        if are_alike || known.off.is_empty() {
-            let capture = self.capture(device, Wanted { graph, has_off: true, passage })?;
+        if (are_alike || known.off.is_empty())
+            && let Some(capture) = self.capture_whole(device, graph, passage)?
+        {
             let Some(known) = self.execs.execs.get_mut(&exec) else { return Ok(()) };
             let mut is_done = lent.update(&known.instance, &capture.captured);
             lent.end_graph(capture.captured);

@@ -179,7 +179,13 @@ impl Replay<'_> {
         }
         // Ended in any case: the stream would stay of no use.
         let captured = self.device.end_capture(self.stream(graph.stream)?).map_err(failed);
-        outcome.and(captured)
+        match (outcome, captured) {
+            (Ok(()), captured) => captured,
+            (Err(failure), captured) => {
+                captured.into_iter().for_each(|part| self.device.end_graph(part));
+                Err(failure)
+            }
+        }
     }
 
     fn stream(&self, stream: u32) -> Result<&Stream, Failure> {

@@ -5,6 +5,7 @@ use crate::body::Body;
 use crate::device::{At, Device};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
+use crate::work::Work;
 use hinterland_proto::gpu::command::{
     Graph as GraphCommand, GraphChange, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch,
     GraphPart, GraphSwitch, GraphUpdate, LaunchContent,
@@ -36,6 +37,21 @@ struct Exec {
     graph: Arc<Graph>,
     /// What the names and the memory were when its commands were last looked at.
     checked: Option<(u64, u64)>,
+    /// Whether the last update was refused: what the client says of it is meant for a list that it does not have.
+    is_behind: bool,
+}
+
+impl Exec {
+    /// # Errors
+    /// Its last update was refused.
+    fn check_current(&self, name: u32) -> Result<(), Failure> {
+        if !self.is_behind {
+            return Ok(());
+        }
+        let words =
+            format!("instance of a graph {name} could not be updated (hint: instantiate the graph again)");
+        Err(Failure::new(number::INVALID_HANDLE, words))
+    }
 }
 
 /// Graphs, those on their way, and instances.
@@ -179,42 +195,57 @@ impl<D: Device> Executor<D> {
         self.check_graph(&graph, Names::None)?;
         self.device.instantiate(command.exec, &graph)?;
         let checked = Some(self.epochs());
-        self.graphs.keep_exec(command.exec, Exec { graph, checked });
+        self.graphs.keep_exec(command.exec, Exec { graph, checked, is_behind: false });
         Ok(())
     }
 
     pub(super) fn graph_update(&mut self, command: &GraphUpdate) -> Result<(), Failure> {
-        let graph = Arc::clone(self.graphs.known(command.graph)?);
-        self.check_graph(&graph, Names::None)?;
         let before = self.graphs.take_exec(command.exec)?;
-        let checked = Some(self.epochs());
-        let outcome = self.graphs.room_for(&graph).and_then(|()| self.device.update(command.exec, &graph));
-        let is_updated = outcome.is_ok();
-        self.graphs.keep_exec(command.exec, if is_updated { Exec { graph, checked } } else { before });
+        let updated = self.updated(command);
+        let (exec, outcome) = match updated {
+            Ok(exec) => (exec, Ok(())),
+            Err(failure) => (Exec { is_behind: true, ..before }, Err(failure)),
+        };
+        self.graphs.keep_exec(command.exec, exec);
         outcome
+    }
+
+    fn updated(&mut self, command: &GraphUpdate) -> Result<Exec, Failure> {
+        let graph = Arc::clone(self.graphs.known(command.graph)?);
+        self.graphs.room_for(&graph)?;
+        self.check_graph(&graph, Names::None)?;
+        self.device.update(command.exec, &graph)?;
+        Ok(Exec { graph, checked: Some(self.epochs()), is_behind: false })
     }
 
     pub(super) fn graph_switch(&mut self, command: &GraphSwitch) -> Result<(), Failure> {
         let step = command.step as usize;
-        self.change_step(command.exec, step, |graph| graph.switch(step, command.is_on != 0))
+        self.change_step(command.exec, step, false, |graph| graph.switch(step, command.is_on != 0))
     }
 
     pub(super) fn graph_change(&mut self, command: &GraphChange, body: Body<'_>) -> Result<(), Failure> {
         let (step, body) = (command.step as usize, body.tail(GraphChange::BYTES).to_vec());
-        self.change_step(command.exec, step, |graph| graph.change(step, command.word, &body))
+        self.change_step(command.exec, step, true, |graph| graph.change(step, command.word, &body))
     }
 
     /// Changes a command of an instance alone. An instance that cannot be changed so is none any more: launches of it would do what the client does not mean.
+    /// The driver is given the parameters of another kernel at once, also where launches leave it out.
     fn change_step(
         &mut self,
         name: u32,
         step: usize,
+        is_other: bool,
         change: impl FnOnce(&mut Graph) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        self.graphs.execs.get(&name).map_or(Ok(()), |exec| exec.check_current(name))?;
         let mut exec = self.graphs.take_exec(name)?;
         let outcome = change(Arc::make_mut(&mut exec.graph))
             .and_then(|()| match exec.graph.work_at(step) {
-                Some((_, work)) if !exec.graph.is_off(step) => self.check(&work, Names::None),
+                Some((_, work))
+                    if !exec.graph.is_off(step) || is_other && matches!(work, Work::Launch(_)) =>
+                {
+                    self.check(&work, Names::None)
+                }
                 _ => Ok(()),
             })
             .and_then(|()| self.graphs.room_for(&exec.graph))
@@ -279,6 +310,7 @@ impl<D: Device> Executor<D> {
         let epochs = self.epochs();
         let exec = self.graphs.execs.get(&command.exec);
         let exec = exec.ok_or_else(|| Failure::unknown("instance of a graph", command.exec))?;
+        exec.check_current(command.exec)?;
         content.check(exec.graph.needs())?;
         if exec.checked != Some(epochs) {
             // A kernel may be gone, and memory taken back.

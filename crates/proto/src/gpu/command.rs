@@ -158,7 +158,8 @@ messages! {
         0x52 GraphDestroy { graph: u32 }
         /// Makes a graph ready to be launched.
         0x53 GraphInstantiate { exec: u32, graph: u32, flags: u64 }
-        /// Makes an instance do what a graph says; an instance that cannot be changed so is made anew.
+        /// Makes an instance do what a graph says; an instance that cannot be changed so is made anew. One that was refused leaves an instance that can be updated
+        /// and ended alone.
         0x54 GraphUpdate { exec: u32, graph: u32 }
         /// Ends an instance.
         0x55 GraphExecDestroy { exec: u32 }

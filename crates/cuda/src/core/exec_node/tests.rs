@@ -134,6 +134,52 @@ fn a_node_of_an_instance_is_switched_and_changed_by_a_command_of_its_own() {
 }
 
 #[test]
+fn a_list_of_an_instance_has_no_commands_that_are_switched_off_and_whose_memory_has_gone() {
+    /// A frame of a fill.
+    const BYTES: u64 = 40;
+    let sent = sent_by(|session| {
+        let stream = session.create_stream(HERE, APART, 0).unwrap();
+        session.begin_capture(&stream, CaptureMode::Relaxed).unwrap();
+        // Nothing is anywhere in this session.
+        for count in [0, 4, 0, 0] {
+            let fill = Fill { stream: stream.number, element: 1, address: 4096, count, value: 0 };
+            session.issue(&stream, Effect::Visible, &fill, 0, |_| ()).unwrap();
+        }
+        let graph = session.end_capture(&stream).unwrap();
+        let nodes = session.nodes(&graph).unwrap();
+        let exec = session.instantiate(&graph, 0).unwrap();
+        let ready = || {
+            let exec = session.instances.execs.get(exec).unwrap();
+            exec.with(|does| session.make_ready(does, 0)).unwrap();
+        };
+        for off in [0, 1] {
+            session.switch_exec_node(exec, nodes[off], false).unwrap();
+        }
+        ready();
+        // Two commands in the place of one: a list, which is refused as a whole if it names what has gone.
+        let mut list = List::default();
+        for value in [1, 2] {
+            let fill = Fill { stream: stream.number, element: 1, address: 0, count: 0, value };
+            list.push(stream.number, None, &fill, 0, |_| ()).unwrap();
+        }
+        session.change_exec_node(exec, nodes[2], &Node::own(NodeKind::Fill, list, Given::Nothing)).unwrap();
+        ready();
+        ready();
+        session.switch_exec_node(exec, nodes[1], true).unwrap();
+        ready();
+    });
+    let of_instance = |command: &Command| match command {
+        Command::Graph(head) => Some((0, head.bytes / BYTES)),
+        Command::GraphUpdate(_) => Some((2, 0)),
+        Command::GraphSwitch(GraphSwitch { step, .. }) => Some((3, u64::from(*step))),
+        _ => None,
+    };
+    let told: Vec<_> = sent.iter().filter_map(of_instance).collect();
+    // What is switched on again is the program's to answer for.
+    assert_eq!(told, [(0, 4), (3, 0), (3, 1), (0, 3), (2, 0), (0, 5), (2, 0), (3, 0)]);
+}
+
+#[test]
 fn an_instance_is_changed_on_after_a_handle_that_it_names_has_ended() {
     with_honest_node(|session| {
         let handle = session.blas.create(session, HERE).unwrap();
