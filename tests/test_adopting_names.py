@@ -100,8 +100,9 @@ def test_what_a_node_brings_back_that_was_away_is_said_to_be_of_before(pool, fol
     assert "adopted 1 object" in b.words()[said:] and "of before" not in b.words()[said:], b.words()[said:]
 
 
-def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decided(pool, folder, make_file):
-    a, b, c = pool
+def renamed_behind_a_copy(pool, folder, make_file):
+    """Keeps a copy of the directory, `old.redb`, and then renames an object of b from `before` to `after`; returns its digest."""
+    a, b, _ = pool
     expected = put_here(b, make_file, "before", MEBIBYTE)
     a.stop()
     shutil.copy(a.state / "directory.redb", folder / "old.redb")
@@ -112,6 +113,12 @@ def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decid
         os.rename(mounted / "before", mounted / "after")
     finally:
         mounted.stop()
+    return expected
+
+
+def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decided(pool, folder, make_file):
+    a, b, c = pool
+    expected = renamed_behind_a_copy(pool, folder, make_file)
     put_here(b, make_file, "new", MEBIBYTE)
     a.stop()
     shutil.copy(a.state / "directory.redb", folder / "newest.redb")
@@ -130,16 +137,7 @@ def test_a_directory_that_is_older_takes_no_names_back_before_somebody_has_decid
 
 def test_a_directory_that_is_older_by_a_rename_alone_is_said_to_be(pool, folder, make_file):
     a, b, c = pool
-    expected = put_here(b, make_file, "before", MEBIBYTE)
-    a.stop()
-    shutil.copy(a.state / "directory.redb", folder / "old.redb")
-    a.start()
-    wait_until(lambda: members_up(a) == [True, True, True], why=a.words)
-    mounted = Mount(b, folder)
-    try:
-        os.rename(mounted / "before", mounted / "after")
-    finally:
-        mounted.stop()
+    expected = renamed_behind_a_copy(pool, folder, make_file)
     wait_until(lambda: names_kept(b) == ["after"], why=lambda: str(names_kept(b)))
     a.stop()
     shutil.copy(folder / "old.redb", a.state / "directory.redb")
@@ -158,16 +156,7 @@ def names_kept(node):
 
 def test_names_of_an_older_directory_that_somebody_has_put_back_are_those_that_nodes_keep(pool, folder, make_file):
     a, b, c = pool
-    expected = put_here(b, make_file, "before", MEBIBYTE)
-    a.stop()
-    shutil.copy(a.state / "directory.redb", folder / "old.redb")
-    a.start()
-    wait_until(lambda: members_up(a) == [True, True, True], why=a.words)
-    mounted = Mount(b, folder)
-    try:
-        os.rename(mounted / "before", mounted / "after")
-    finally:
-        mounted.stop()
+    expected = renamed_behind_a_copy(pool, folder, make_file)
     put_here(b, make_file, "new", MEBIBYTE)
     wait_until(lambda: names_kept(b) == ["after", "new"], why=b.words)
     for node in (b, c, a):

@@ -376,6 +376,29 @@ fn run(world: &mut World, steps: &[Step]) {
     }
 }
 
+/// All come, and once more, with what goes on there: what was there can be read after either.
+fn all_is_there(
+    world: &mut World,
+    order: &[u64],
+    there: &BTreeMap<ObjectId, ContentDigest>,
+) -> Result<(), TestCaseError> {
+    for node in order {
+        prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
+    }
+    for (object, digest) in there {
+        prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
+    }
+    for node in order {
+        world.incarnation += 1;
+        world.come(NodeId(*node), true);
+        world.repair();
+    }
+    for (object, digest) in there {
+        prop_assert!(world.can_read(*object, *digest), "{} after another start of each", object);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -434,21 +457,7 @@ proptest! {
             world.come_and(NodeId(node), adopt, is_killed);
             world.incarnation += 1;
         }
-        for node in &order {
-            prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
-        }
-        for (object, digest) in &there {
-            prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
-        }
-        // Another start of each, with what goes on there, takes nothing either.
-        for node in order {
-            world.incarnation += 1;
-            world.come(NodeId(node), true);
-            world.repair();
-        }
-        for (object, digest) in there {
-            prop_assert!(world.can_read(object, digest), "{} after another start of each", object);
-        }
+        all_is_there(&mut world, &order, &there)?;
     }
 }
 
@@ -481,20 +490,7 @@ proptest! {
             world.incarnation += 1;
             beats[1].then(|| world.beat());
         }
-        for node in &order {
-            prop_assert_ne!(world.come(NodeId(*node), true), Come::Refused);
-        }
-        for (object, digest) in &there {
-            prop_assert!(world.can_read(*object, *digest), "{} after all have come", object);
-        }
-        for node in order {
-            world.incarnation += 1;
-            world.come(NodeId(node), true);
-            world.repair();
-        }
-        for (object, digest) in there {
-            prop_assert!(world.can_read(object, digest), "{} after another start of each", object);
-        }
+        all_is_there(&mut world, &order, &there)?;
     }
 }
 
