@@ -28,6 +28,8 @@ const POOL: &str = "pool ";
 pub struct KnownNames {
     path: PathBuf,
     known: Mutex<Known>,
+    /// What has other names than those that were known, until that is said: the headers have them, also where the rest was not heard.
+    went_back: Mutex<WentBack>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -55,7 +57,7 @@ impl KnownNames {
     pub fn open(state: &Path) -> Self {
         let path = state.join("names");
         let known = fs::read_to_string(&path).ok().and_then(|text| Known::parse(&text));
-        Self { path, known: Mutex::new(known.unwrap_or_default()) }
+        Self { path, known: Mutex::new(known.unwrap_or_default()), went_back: Mutex::default() }
     }
 
     /// As of which epoch the name of an object that is held is known.
@@ -112,8 +114,7 @@ impl KnownNames {
             return is_new.then(|| self.keep(Known::default())).transpose().map(|_| None);
         }
         let told = ask(node, directory, before.as_of, None)?;
-        let (is_older, mut went_back) = (told.older, WentBack::default());
-        let Told { mut known, mut names, mut more, all, .. } = told;
+        let Told { mut known, mut names, mut more, all, older: is_older, .. } = told;
         if let Some(refused) = all.then(older).flatten() {
             return Err(refused);
         }
@@ -126,7 +127,10 @@ impl KnownNames {
                     Err(HoldingError::Absent(_) | HoldingError::State { .. }) => {
                         known.unsettled.insert(*object);
                     }
-                    renamed => went_back.add(name, renamed?),
+                    renamed => {
+                        let before = renamed?.filter(|_| is_older);
+                        self.lock_went_back().add(name, before);
+                    }
                 }
             }
             let Some((last, _)) = names.last().filter(|_| more) else { break };
@@ -136,7 +140,7 @@ impl KnownNames {
         if known != before {
             self.keep(known)?;
         }
-        Ok(went_back.words().filter(|_| is_older))
+        Ok(std::mem::take(&mut *self.lock_went_back()).words())
     }
 
     fn keep(&self, known: Known) -> Result<(), Refused> {
@@ -161,10 +165,14 @@ impl KnownNames {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn lock_went_back(&self) -> MutexGuard<'_, WentBack> {
+        self.went_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Objects that have other names than those that were known here.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct WentBack {
     objects: u64,
     first: Option<(ObjectName, ObjectName)>,

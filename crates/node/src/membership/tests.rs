@@ -476,6 +476,31 @@ fn a_directory_that_does_not_know_what_it_was_not_told_is_refused() {
     assert_eq!(disk.state(member.membership.node).2, 3);
 }
 
+#[test]
+fn names_that_went_back_are_said_also_where_they_were_not_heard_to_the_end_at_first() {
+    let (disk, member) = joined("went-back");
+    let object = member.put("before");
+    let hear = || member.membership.hear_names(&member.directory, &member.holdings);
+    assert_eq!(hear(), Ok(None));
+    let old = disk.state.lock().unwrap().0.clone();
+    let [from, to] = ["before", "after"].map(|name| ObjectName::parse(name).unwrap());
+    let target = hinterland_directory::OnTarget::Refuse;
+    disk.ask(&Command::Rename { from, to, object, target }).unwrap();
+    assert_eq!(hear(), Ok(None));
+    disk.state.lock().unwrap().0 = old;
+    // Its headers take the names, and the file that says as of when they are known is not written.
+    let in_the_way = member.folder.0.join("state/names.new");
+    fs::create_dir(&in_the_way).unwrap();
+    assert_eq!(hear().unwrap_err().code, errno::EIO);
+    fs::remove_dir(in_the_way).unwrap();
+    let words = hear().unwrap().unwrap_or_default();
+    assert!(
+        words.contains("of 1 of its objects it has another one, such as before in place of after;"),
+        "{words}"
+    );
+    assert_eq!(hear(), Ok(None));
+}
+
 /// Says, in the life of another machine, until when the lease is believed.
 const LEASE_UNTIL: &str = "LEASE_UNTIL_MS";
 
