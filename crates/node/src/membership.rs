@@ -25,7 +25,7 @@ use std::time::Duration;
 
 mod rest;
 
-use rest::Rest;
+use rest::{Left, Rest};
 
 /// Heartbeats in the time of a lease.
 pub const BEATS_PER_LEASE: u64 = 4;
@@ -75,6 +75,8 @@ pub struct Membership {
     is_joined: Arc<AtomicBool>,
     /// When it says again what the directory has refused it for.
     rest: Arc<Mutex<Rest>>,
+    /// What it has not put into the directory again yet although it adopts.
+    left: Arc<Mutex<Left>>,
     /// Copies in a part of what is said to be held: [`HELD_MAX`], or fewer in tests.
     part: usize,
 }
@@ -155,8 +157,22 @@ impl Membership {
         let (rack, state) = (options.rack.clone(), options.state.clone());
         let name = NodeName::parse(&options.name).ok();
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
-        let (is_joined, rest, part) = (Arc::default(), Arc::default(), HELD_MAX);
-        Self { node, name, rack, address, incarnation, lease, adoption, state, names, is_joined, rest, part }
+        let (is_joined, rest, left, part) = (Arc::default(), Arc::default(), Arc::default(), HELD_MAX);
+        Self {
+            node,
+            name,
+            rack,
+            address,
+            incarnation,
+            lease,
+            adoption,
+            state,
+            names,
+            is_joined,
+            rest,
+            left,
+            part,
+        }
     }
 
     /// Joins, says what is held, and drops what the directory does not want.
@@ -174,6 +190,8 @@ impl Membership {
         holdings: &Holdings,
     ) -> Result<Joined, Refused> {
         self.is_joined.store(false, Ordering::Release);
+        // All is said anew.
+        *self.left() = Left::default();
         let (lease_ms, mut pace) = loop {
             let sent_ms = clock::boot_ms();
             let command = Command::Join {
@@ -244,6 +262,7 @@ impl Membership {
                         self.keep_pace(&mut pace, directory, holdings);
                     }
                 }
+                self.adopt_again(&mut pace, directory, holdings)?;
                 Ok(lease_ms)
             }
             Ok(other) => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
@@ -283,15 +302,51 @@ impl Membership {
     /// Joins as another life: what was heard of the one before, which may be a part of its list, counts no more.
     fn join_anew(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<u64, Refused> {
         self.incarnation.raise_above(self.incarnation.get());
-        let joined = self.join_and(self.adoption.of_a_member(), directory, holdings)?;
+        let joined = self.join_and(self.adoption.of_a_member(), directory, holdings);
+        let joined = joined.map_err(|refused| self.tried_again(refused))?;
         joined.words.iter().for_each(|words| tracing::warn!("{words}"));
         Ok(joined.lease_ms)
+    }
+
+    /// Puts into the directory again what was left when this node joined, behind as many heartbeats as pass before a refused list is said
+    /// again: a disk that was full may have room by then.
+    fn adopt_again(
+        &self,
+        pace: &mut Pace,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+    ) -> Result<(), Refused> {
+        let Some(objects) = self.left().next()? else { return Ok(()) };
+        let adoption = self.adoption.of_a_member();
+        let words = self.adopt(adoption, pace, directory, holdings, &objects);
+        let words = words.map_err(|refused| self.tried_again(refused))?;
+        *self.left() = Left::default();
+        words.iter().for_each(|words| tracing::warn!("{words}"));
+        Ok(())
+    }
+
+    /// Why a node that is up has not put all into the directory again, with the word that it tries again; the same where nothing is left.
+    fn tried_again(&self, refused: Refused) -> Refused {
+        let mut left = self.left();
+        if left.is_none() {
+            return refused;
+        }
+        let Refused { code, text } = refused;
+        let text = format!(
+            "the directory does not have all again that is held here, which is tried again while this node runs: {text}"
+        );
+        left.rest(Refused::new(code, text))
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows the directory the newest of what is held, so that one whose store was put back from an older copy while this node was up
     /// notices before it gives the same numbers again. What there is to say if it is older. A node that has not joined shows all when it does.
     pub fn show_newest(&self, directory: &DirectoryLink, holdings: &Holdings) -> Option<Refused> {
-        if !self.is_joined() {
+        // What it puts into the directory again is not known there before.
+        if !self.is_joined() || !self.left().is_none() {
             return None;
         }
         match self.ask_of_newest(directory, holdings) {
@@ -404,7 +459,8 @@ impl Membership {
                 for half in &halves {
                     self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());
                 }
-                return self.adopt(adoption, pace, directory, holdings, &newer);
+                let adopted = self.adopt(adoption, pace, directory, holdings, &newer);
+                return adopted.inspect_err(|_| self.left().keep(newer));
             }
             after = held[end - 1].object;
             told = end;

@@ -1,7 +1,8 @@
-//! How often a node says again what it holds to a directory that has refused it for that.
+//! How often a node says again what it holds to a directory that has refused it for that, or offers again what was not adopted.
 
 use super::BEATS_PER_LEASE;
 use crate::refused::Refused;
+use hinterland_types::ObjectId;
 
 /// Heartbeats between two lists at the most: each list is all that the node holds, and only people change why it is refused.
 const BEATS_MAX: u64 = 64;
@@ -30,5 +31,41 @@ impl Rest {
     /// A list was heard to its end, or it is another directory that would hear it.
     pub fn end(&mut self) {
         *self = Self::default();
+    }
+}
+
+/// What was not put into the directory again because something went wrong half way, and when that is tried again.
+#[derive(Debug, Default)]
+pub struct Left {
+    objects: Vec<ObjectId>,
+    rest: Rest,
+}
+
+impl Left {
+    /// These may be left: those that are in the directory by now are taken as they are.
+    pub fn keep(&mut self, objects: Vec<ObjectId>) {
+        self.objects = objects;
+    }
+
+    /// Whether nothing is.
+    pub const fn is_none(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// It went wrong, for this reason, which it gives back.
+    pub fn rest(&mut self, why: Refused) -> Refused {
+        self.rest.begin(&why);
+        why
+    }
+
+    /// What is to be tried with this heartbeat, if anything is left.
+    ///
+    /// # Errors
+    /// Why it went wrong, for a heartbeat that tries nothing.
+    pub fn next(&mut self) -> Result<Option<Vec<ObjectId>>, Refused> {
+        if self.is_none() {
+            return Ok(None);
+        }
+        self.rest.pass().map_or_else(|| Ok(Some(self.objects.clone())), Err)
     }
 }

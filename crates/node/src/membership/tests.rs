@@ -35,6 +35,8 @@ struct SlowDisk {
     loses_lists: AtomicBool,
     /// Lists of that kind that came.
     lists: AtomicU64,
+    /// Times that somebody offered what the directory does not know.
+    adoptions: AtomicU64,
     /// What it says to the next ones in place of what is so.
     lies: Mutex<Vec<Reply>>,
 }
@@ -44,8 +46,8 @@ impl SlowDisk {
         let settings = Settings { lease_ms: LEASE_MS };
         let directory = Directory::recover(settings, 0, []).unwrap();
         let (behind_beat, beats, loses_lists) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        let (lists, lies) = (AtomicU64::new(0), Mutex::default());
-        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists, lists, lies }
+        let (lists, adoptions, lies) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
+        Self { state: Mutex::new((directory, 0)), behind_beat, beats, loses_lists, lists, adoptions, lies }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, DirectoryError> {
@@ -107,6 +109,7 @@ impl Service for SlowDisk {
         let Ok(PeerRequest::Directory(command)) = decode(body) else { panic!("another question") };
         let command = decode(&command).unwrap();
         self.lists.fetch_add(u64::from(matches!(command, Command::NodeObjects { .. })), Ordering::SeqCst);
+        self.adoptions.fetch_add(u64::from(matches!(command, Command::Adopt { .. })), Ordering::SeqCst);
         if matches!(command, Command::NodeObjects { .. }) && self.loses_lists.load(Ordering::SeqCst) {
             return Err(RemoteError::new(ErrorCode::INTERNAL, "it is lost"));
         }
@@ -499,6 +502,43 @@ fn names_that_went_back_are_said_also_where_they_were_not_heard_to_the_end_at_fi
         "{words}"
     );
     assert_eq!(hear(), Ok(None));
+}
+
+#[test]
+fn what_is_not_adopted_because_a_disk_takes_nothing_is_adopted_as_soon_as_it_does() {
+    let (disk, mut member) = joined("again");
+    member.membership.adoption = Adoption::Newer;
+    // Regions are saved, for which a file is in the way of the folder; what was put is taken in all the same.
+    let region = ObjectName::parse("region").unwrap();
+    member.holdings.create_region(ObjectId(1000), Epoch(1000), region, 4096).unwrap();
+    let old = disk.state.lock().unwrap().0.clone();
+    let object = member.put("file");
+    disk.state.lock().unwrap().0 = old;
+    member.is_lost(&disk);
+    let folder = rescued(&member.folder.0.join("state"));
+    fs::write(&folder, "").unwrap();
+    let refused = member.try_beat().unwrap_err();
+    assert!(
+        refused.text.starts_with("the directory does not have all again")
+            && refused.text.contains("tried again"),
+        "{refused}"
+    );
+    let state = disk.state(member.membership.node);
+    assert_eq!((state.0, state.2), (MemberState::Up, 1));
+    // It keeps its place meanwhile, and says why.
+    let failed = (0..40).map(|_| member.try_beat().unwrap_err()).filter(|again| *again == refused);
+    assert_eq!(failed.count(), 40);
+    assert_eq!(member.membership.show_newest(&member.directory, &member.holdings), None);
+    assert_eq!(disk.adoptions.load(Ordering::SeqCst), 4, "behind 4, 8 and 16 heartbeats");
+    fs::remove_file(&folder).unwrap();
+    let beats = (0..64).find(|_| member.try_beat().is_ok());
+    assert!(beats.is_some(), "it is never tried again");
+    assert_eq!(disk.state(member.membership.node), state);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    assert!(member.holdings.find(object).is_ok() && member.holdings.all().len() == 1);
+    let adoptions = disk.adoptions.load(Ordering::SeqCst);
+    (0..70).for_each(|_| member.beat());
+    assert_eq!(disk.adoptions.load(Ordering::SeqCst), adoptions, "nothing is left");
 }
 
 /// Says, in the life of another machine, until when the lease is believed.
