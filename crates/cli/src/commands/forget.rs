@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use hinterland_proto::control::MemberInfo;
-use hinterland_types::NodeName;
+use hinterland_types::{NodeId, NodeName};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -41,12 +41,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// The one member that is meant.
+/// The one member that is meant. What is written as a number is the number of a node, and never another node's name.
 fn find(wanted: &str, members: &[MemberInfo]) -> Result<MemberInfo, Failure> {
     let is_named = |member: &MemberInfo| member.name.as_ref().is_some_and(|name| name.as_str() == wanted);
-    // Two nodes may have one name, and no two one number, whatever they call themselves.
-    if let Some(member) = members.iter().find(|member| member.node.to_string() == wanted) {
-        return Ok(member.clone());
+    if is_number(wanted) {
+        let found = members.iter().find(|member| member.node.to_string() == wanted);
+        return found
+            .cloned()
+            .ok_or_else(|| no_number(wanted, members.iter().filter(|member| is_named(member))));
     }
     let is_meant = |member: &&MemberInfo| member.address == wanted || is_named(member);
     let mut meant = members.iter().filter(is_meant);
@@ -61,6 +63,25 @@ fn find(wanted: &str, members: &[MemberInfo]) -> Result<MemberInfo, Failure> {
             "`hinterland status` shows names, numbers and addresses",
         )),
     }
+}
+
+/// Whether a text is written as the number of a node is shown.
+fn is_number(text: &str) -> bool {
+    let number = text.strip_prefix("node-").and_then(|digits| digits.parse().ok());
+    number.is_some_and(|number| NodeId(number).to_string() == text)
+}
+
+/// What is said of a number that no node has, and some may be called by.
+fn no_number<'a>(wanted: &str, named: impl Iterator<Item = &'a MemberInfo>) -> Failure {
+    let named: Vec<String> = named.map(|member| format!("{} at {}", member.node, member.address)).collect();
+    if named.is_empty() {
+        let hint = "`hinterland status` shows names, numbers and addresses";
+        return Failure::new(format!("the pool has no node {wanted}"), hint);
+    }
+    Failure::new(
+        format!("no node has the number {wanted}, which is the name of {}", named.join(" and of ")),
+        "give its number if that one is meant",
+    )
 }
 
 #[cfg(test)]
@@ -83,5 +104,14 @@ mod tests {
         let mut named = members.clone();
         named[0].name = NodeName::parse(&members[1].node.to_string()).ok();
         assert_eq!(find(&members[1].node.to_string(), &named).unwrap().node, members[1].node);
+        // Nor where that one is gone: who types a number forgets no other node.
+        let gone = [named[0].clone()];
+        let refused = find(&members[1].node.to_string(), &gone).unwrap_err();
+        assert!(refused.text.contains("which is the name of node-1 at 127.0.0.1:7401"), "{}", refused.text);
+        assert_eq!(find(&named[0].node.to_string(), &gone).unwrap().node, named[0].node);
+        assert_eq!(find("node-x", &gone).unwrap_err().text, "the pool has no node node-x");
+        let mut padded = named[0].clone();
+        padded.name = NodeName::parse("node-01").ok();
+        assert!(find("node-01", &[padded]).is_ok(), "no number is shown so");
     }
 }
