@@ -144,8 +144,13 @@ mod tests {
     fn who_joins_another_host_is_told_that_it_hides_and_nobody_else() {
         let trouble_of = |listen: &str, advertise: Option<&str>, join: Option<&str>| {
             let rack = RackName::parse("r").unwrap();
-            let mut options =
-                NodeOptions::new("n", rack, "/nowhere".into(), "/nowhere".into(), listen.parse().unwrap());
+            let mut options = NodeOptions::new(
+                "n".parse().unwrap(),
+                rack,
+                "/nowhere".into(),
+                "/nowhere".into(),
+                listen.parse().unwrap(),
+            );
             options.advertise = advertise.map(str::to_owned);
             options.join = join.map(str::to_owned);
             trouble(&options, NodeId(7), advertise.unwrap_or(listen)).unwrap_or_default()

@@ -155,7 +155,7 @@ impl Membership {
         adoption: Adoption,
     ) -> Self {
         let (rack, state) = (options.rack.clone(), options.state.clone());
-        let name = NodeName::parse(&options.name).ok();
+        let name = Some(options.name.clone());
         let (lease, names) = (LeaseClock::default(), Arc::new(KnownNames::open(&state)));
         let (is_joined, rest, left, part) = (Arc::default(), Arc::default(), Arc::default(), HELD_MAX);
         Self {

@@ -608,7 +608,7 @@ fn build(
     let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
     let itself = OwnIdentity {
         node: own,
-        name: options.name.clone(),
+        name: options.name.to_string(),
         address: address.clone(),
         incarnation: incarnation.clone(),
     };
@@ -625,7 +625,7 @@ fn build(
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
-        name: options.name.clone(),
+        name: options.name.to_string(),
         pool,
         membership,
         directory,

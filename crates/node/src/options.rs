@@ -10,7 +10,7 @@ use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::{Coherence, HUGE_PAGE_BYTES, NumaNodes, PageKind, control_groups};
 use hinterland_policy::EvictionKind;
 use hinterland_policy::heat::HeatSettings;
-use hinterland_types::RackName;
+use hinterland_types::{NodeName, RackName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl RdmaChoice {
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Name for people.
-    pub name: String,
+    pub name: NodeName,
     /// Rack that it serves.
     pub rack: RackName,
     /// Unix socket for sessions of its host.
@@ -138,10 +138,10 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node that hosts the directory, with sizes that suit the machine: 1 GiB for objects and for its cache, a quarter of the memory that it may
     /// use if that is less, and 256 MiB or an eighth for KV blocks.
-    pub fn new(name: &str, rack: RackName, socket: PathBuf, state: PathBuf, listen: SocketAddr) -> Self {
+    pub fn new(name: NodeName, rack: RackName, socket: PathBuf, state: PathBuf, listen: SocketAddr) -> Self {
         let usable = usable_bytes();
         Self {
-            name: name.to_owned(),
+            name,
             rack,
             socket,
             socket_group: None,

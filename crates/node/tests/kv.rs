@@ -25,7 +25,8 @@ impl Ground {
         let root = std::env::temp_dir().join(format!("hl-kv-{name}-{}", std::process::id()));
         let rack = RackName::parse("one").unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+        let mut options =
+            NodeOptions::new("one".parse().unwrap(), rack, root.join("socket"), root.join("state"), address);
         options.capacity_bytes = 16 << 20;
         options.kv_capacity_bytes = kv_capacity_bytes;
         options.backing = BackingChoice::Pages(PageKind::Base4K);

@@ -149,7 +149,7 @@ fn a_home_may_say_what_it_likes_of_its_disk() {
 fn many_who_want_much_of_one_disk_do_not_wait_for_each_other_in_vain() {
     let pair = Pair::with("far-disk-many", 128 << 20, |options| {
         let folder = options.state.join("kv-disk");
-        if options.name == "a" {
+        if options.name.as_str() == "a" {
             options.kv_capacity_bytes = 72 << 20;
             options.kv_disk = Some(KvDisk { folder, bytes: 256 << 20 });
         }

@@ -237,7 +237,7 @@ fn a_prefetch_brings_blocks_while_nobody_waits() {
 #[test]
 fn a_node_that_is_off_neither_asks_nor_answers() {
     let pair = Pair::with("off", 16 << 20, |options| {
-        options.kv_remote.is_on = options.name == "a";
+        options.kv_remote.is_on = options.name.as_str() == "a";
     });
     let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
     pair::put(&a, b"of-a", b"bytes");
@@ -277,7 +277,7 @@ fn blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing() {
 fn blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing_with(coherence: Coherence) {
     let pair = Pair::with("leave", 64 << 20, |options| {
         options.coherence = coherence;
-        if options.name == "a" {
+        if options.name.as_str() == "a" {
             options.kv_capacity_bytes = 8 << 20;
         }
     });
@@ -410,7 +410,7 @@ fn a_clear_everywhere_names_the_nodes_at_which_blocks_may_be_left() {
 fn what_a_node_has_on_its_disk_is_cleared_before_anybody_has_opened_it_there() {
     let mut pair = Pair::with("everywhere-disk", 16 << 20, |options| {
         let folder = options.state.join("kv-disk");
-        options.kv_disk = (options.name == "b").then_some(KvDisk { folder, bytes: 64 << 20 });
+        options.kv_disk = (options.name.as_str() == "b").then_some(KvDisk { folder, bytes: 64 << 20 });
         options.kv_keep = false;
     });
     for (is_cleared, is_there) in [(false, true), (true, false)] {

@@ -105,7 +105,8 @@ impl Drop for Ground {
 fn start(root: &std::path::Path, capacity_bytes: u64, disk: Option<KvDisk>, keeps: bool) -> Node {
     let rack = RackName::parse("one").unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
-    let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+    let mut options =
+        NodeOptions::new("one".parse().unwrap(), rack, root.join("socket"), root.join("state"), address);
     options.capacity_bytes = 16 << 20;
     options.kv_capacity_bytes = capacity_bytes;
     options.kv_disk = disk;

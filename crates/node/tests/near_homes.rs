@@ -17,10 +17,10 @@ fn sent(pool: &Pool) -> u64 {
 fn a_reader_asks_the_home_in_its_rack_first() {
     // One node of a rack of its own; two of another rack, of which the second has room for nothing.
     let nodes = Nodes::with("near", 3, 16, |options| {
-        if options.name != "r0" {
+        if options.name.as_str() != "r0" {
             options.rack = RackName::parse("near").unwrap();
         }
-        if options.name == "r2" {
+        if options.name.as_str() == "r2" {
             options.capacity_bytes = PAGE;
         }
     });

@@ -18,7 +18,8 @@ impl Ground {
         let root = std::env::temp_dir().join(format!("hinterland-{name}-{}", std::process::id()));
         let rack = RackName::parse("one").unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+        let mut options =
+            NodeOptions::new("one".parse().unwrap(), rack, root.join("socket"), root.join("state"), address);
         options.capacity_bytes = 64 << 20;
         options.segment_bytes = 4 << 20;
         options.backing = BackingChoice::Folder(root.join("memory"));

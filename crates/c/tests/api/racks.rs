@@ -56,7 +56,7 @@ impl Drop for Racks {
 fn start(folder: &Path, name: &str, join: Option<String>) -> Node {
     let own = folder.join(name);
     let mut options = NodeOptions::new(
-        name,
+        name.parse().unwrap(),
         RackName::parse(name).unwrap(),
         own.join("socket"),
         own.clone(),

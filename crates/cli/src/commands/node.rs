@@ -12,8 +12,8 @@ use hinterland_node::{
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, NumaNodes, PageKind};
 use hinterland_policy::EvictionKind;
-use hinterland_types::RackName;
 use hinterland_types::limits::STREAMS_MAX;
+use hinterland_types::{NodeName, RackName};
 use serde_json::json;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -37,8 +37,8 @@ It prints a line when it is ready, and stays in the foreground until ctrl-C or S
 and KV blocks stay in memory and are there again when it is started on the same state folder.")]
 pub struct Arguments {
     /// The node's name; of several the last one counts
-    #[arg(long, value_name = "NAME", value_parser = RackName::from_str, overrides_with = "name")]
-    name: RackName,
+    #[arg(long, value_name = "NAME", value_parser = NodeName::from_str, overrides_with = "name")]
+    name: NodeName,
     /// The rack that it serves [default: the name]
     #[arg(long, value_name = "RACK")]
     rack: Option<RackName>,
@@ -261,9 +261,8 @@ impl Switch {
 /// # Errors
 /// [`Failure`] when it cannot start.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let name = arguments.name.as_str();
-    let rack = arguments.rack.clone().unwrap_or_else(|| arguments.name.clone());
-    let mut options = options(name, rack, arguments.listen, &arguments.memory, context)?;
+    let rack = arguments.rack.clone().unwrap_or_else(|| arguments.name.clone().into());
+    let mut options = options(&arguments.name, rack, arguments.listen, &arguments.memory, context)?;
     options.advertise.clone_from(&arguments.advertise);
     options.join.clone_from(&arguments.join);
     options.etcd = arguments.directory.as_deref().cloned();
@@ -276,14 +275,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 /// # Errors
 /// [`Failure`] when there is no folder for its state.
 pub fn options(
-    name: &str,
+    name: &NodeName,
     rack: RackName,
     listen: SocketAddr,
     memory: &Memory,
     context: &Context,
 ) -> Result<NodeOptions, Failure> {
-    let state = memory.state.clone().map_or_else(|| default_state(name), Ok)?;
-    let mut options = NodeOptions::new(name, rack, context.socket(), state, listen);
+    let state = memory.state.clone().map_or_else(|| default_state(name.as_str()), Ok)?;
+    let mut options = NodeOptions::new(name.clone(), rack, context.socket(), state, listen);
     options.adopt = memory.adopt;
     let chosen = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.bytes);
     options.capacity_bytes = chosen(memory.capacity, options.capacity_bytes);
@@ -415,6 +414,10 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
 }
 
 fn default_state(name: &str) -> Result<PathBuf, Failure> {
+    if matches!(name, "." | "..") {
+        let text = format!("a node that is called {name} has no folder of its own for its state");
+        return Err(Failure::usage(text, "give it another --name, or name a folder with --state DIR"));
+    }
     if nix::unistd::getuid().is_root() {
         return Ok(PathBuf::from("/var/lib/hinterland").join(name));
     }
@@ -547,6 +550,10 @@ mod tests {
             assert_eq!(of(state, "/home/x"), Some(PathBuf::from("/home/x/.local/state")));
         }
         assert_eq!(of("", ""), None);
+        // Nor is it a folder of others.
+        for name in [".", ".."] {
+            assert!(default_state(name).unwrap_err().text.contains("no folder of its own"), "{name}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::node::{Memory, address, options, serve};
 use crate::context::Context;
 use crate::failure::Failure;
-use hinterland_types::RackName;
+use hinterland_types::NodeName;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ give an address that they reach, and a key:
 pub struct Arguments {
     /// The node's name, and its rack
     #[arg(long, default_value = "local", value_name = "NAME")]
-    name: RackName,
+    name: NodeName,
     /// Where other nodes reach it; anything but the loopback needs --key
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT", value_parser = address)]
     listen: SocketAddr,
@@ -33,8 +33,8 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`] when it cannot start.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let name = arguments.name.as_str();
-    let options = options(name, arguments.name.clone(), arguments.listen, &arguments.memory, context)?;
+    let rack = arguments.name.clone().into();
+    let options = options(&arguments.name, rack, arguments.listen, &arguments.memory, context)?;
     let option = if options.socket == hinterland_pool::default_socket() {
         String::new()
     } else {

@@ -183,7 +183,8 @@ impl Member {
         let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
         let rack = RackName::parse("a").unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let options = NodeOptions::new("a", rack, root.join("socket"), root.join("state"), listen);
+        let options =
+            NodeOptions::new("a".parse().unwrap(), rack, root.join("socket"), root.join("state"), listen);
         let address = "127.0.0.1:1".to_owned();
         let membership = Membership::new(&options, node, address, incarnation.clone(), Adoption::Refused);
         let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));

@@ -11,7 +11,8 @@ fn options(folder: &Path, name: &str, join: Option<String>) -> NodeOptions {
     let (rack, root) = (RackName::parse(name).unwrap(), folder.join(name));
     // Nobody else is told the port.
     let listen = "127.0.0.1:0".parse().unwrap();
-    let mut options = NodeOptions::new(name, rack, root.join("socket"), root.join("state"), listen);
+    let mut options =
+        NodeOptions::new(name.parse().unwrap(), rack, root.join("socket"), root.join("state"), listen);
     options.backing = BackingChoice::Folder(root.join("memory"));
     options.capacity_bytes = 64 << 20;
     options.kv_capacity_bytes = 16 << 20;

@@ -32,7 +32,8 @@ impl Ground {
         let socket = folder.join("n.sock");
         let rack = RackName::parse("r").unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let mut options = NodeOptions::new(name, rack, socket.clone(), folder.join("state"), listen);
+        let mut options =
+            NodeOptions::new(name.parse().unwrap(), rack, socket.clone(), folder.join("state"), listen);
         options.backing = BackingChoice::Pages(PageKind::Base4K);
         options.capacity_bytes = 256 << 20;
         options.lease = Duration::from_secs(60);

@@ -37,7 +37,13 @@ impl Pair {
             let rack = RackName::parse(name).unwrap();
             let root = folder.0.join(name);
             let listen = "127.0.0.1:0".parse().unwrap();
-            let mut options = NodeOptions::new(name, rack, root.join("socket"), root.join("state"), listen);
+            let mut options = NodeOptions::new(
+                name.parse().unwrap(),
+                rack,
+                root.join("socket"),
+                root.join("state"),
+                listen,
+            );
             options.capacity_bytes = 16 << 20;
             options.kv_capacity_bytes = kv_capacity_bytes;
             options.backing = BackingChoice::Pages(PageKind::Base4K);

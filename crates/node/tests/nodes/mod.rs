@@ -39,7 +39,13 @@ impl Nodes {
             let name = format!("r{number}");
             let root = nodes.folder.join(&name);
             let (rack, listen) = (RackName::parse(&name).unwrap(), loopback::address());
-            let mut options = NodeOptions::new(&name, rack, root.join("socket"), root.join("state"), listen);
+            let mut options = NodeOptions::new(
+                name.parse().unwrap(),
+                rack,
+                root.join("socket"),
+                root.join("state"),
+                listen,
+            );
             options.capacity_bytes = pages * PAGE;
             options.backing = BackingChoice::Pages(PageKind::Base4K);
             options.join = nodes.all.first().map(Member::address);

@@ -255,7 +255,8 @@ mod tests {
     fn with_engine(name: &str, work: impl FnOnce(&mut Engine)) {
         let root = std::env::temp_dir().join(format!("hl-trace-{name}-{}", std::process::id()));
         let (rack, address) = (RackName::parse("one").unwrap(), "127.0.0.1:0".parse().unwrap());
-        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+        let mut options =
+            NodeOptions::new("one".parse().unwrap(), rack, root.join("socket"), root.join("state"), address);
         options.capacity_bytes = 16 << 20;
         options.kv_capacity_bytes = 4 << 20;
         options.backing = BackingChoice::Folder(root.join("memory"));
