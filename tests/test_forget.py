@@ -52,6 +52,9 @@ def test_nodes_are_shown_and_taken_out_by_the_names_that_people_gave_them(start_
     b = start_node("second", rack="north", join=a.address, options=options)
     names = lambda: {member["name"]: member["up"] for member in a.json("status")["members"] or []}
     assert names() == {"first": True, "second": True}
+    # Errors name other nodes as tables do, of the node that has the directory as of another one.
+    for asked, other in [(a, "second"), (b, "first")]:
+        wait_until(lambda: f"error: {other} (node-" in asked.run("forget", other, check=False).stderr, 10)
     b.kill()
     a.stop()
     a.start()

@@ -106,6 +106,13 @@ pub struct MemberInfo {
     pub lease_left_ms: Option<u64>,
 }
 
+impl MemberInfo {
+    /// Its name, if it has one, and its number, which no other has.
+    pub fn called(&self) -> String {
+        self.name.as_ref().map_or_else(|| self.node.to_string(), |name| format!("{name} ({})", self.node))
+    }
+}
+
 /// An object that needs another copy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Repair {

@@ -448,12 +448,13 @@ impl Cache {
 
     /// Keeps a problem for `doctor`.
     pub fn problem(&self, text: &str) {
+        let text = self.peers.roster().named(text);
         tracing::error!("{text}");
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         if problems.len() == PROBLEMS_MAX {
             problems.pop_front();
         }
-        problems.push_back(Problem { at_ms: clock::wall_ms(), text: text.to_owned() });
+        problems.push_back(Problem { at_ms: clock::wall_ms(), text });
     }
 
     /// The unit with which an object should be cached anew: what was asked for, or what its trace has taught; `None`

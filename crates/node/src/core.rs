@@ -13,7 +13,9 @@ use crate::put::Puts;
 use crate::refused::{Refused, errno};
 use crate::regions::{Region, Regions};
 use crate::repair::Repairs;
+use crate::roster;
 use crate::segment::Segment;
+use hinterland_directory::{Command, Reply};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::clock;
@@ -253,6 +255,24 @@ impl Core {
     }
 
     /// What went wrong, and what is wrong at this moment.
+    /// A refusal for people, who know other nodes by their names.
+    pub fn told(&self, refused: Refused) -> Refused {
+        Refused { text: self.peers.roster().named(&refused.text), ..refused }
+    }
+
+    /// Asks what the members are called, where that is due: seldom, unless it costs little or a name was missed. `heard` is when they were heard last.
+    pub fn hear_members(&self, heard: &mut Option<Instant>) {
+        let is_old = heard.is_none_or(|heard| heard.elapsed() >= roster::PAUSE);
+        if !(self.peers.roster().was_missed() || is_old || self.directory.answers_here()) {
+            return;
+        }
+        // Without an answer it is asked again soon.
+        if let Ok(Reply::Members(members)) = self.directory.apply_soon(&Command::Members) {
+            self.peers.roster().heard(&members);
+            *heard = Some(Instant::now());
+        }
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.cache.problems();
         let low = space(&self.state).and_then(|space| low_space(&self.state, space.free_bytes));

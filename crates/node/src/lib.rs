@@ -37,6 +37,7 @@ mod remote_service;
 mod repair;
 mod rescue;
 mod ring_server;
+mod roster;
 mod segment;
 mod session;
 mod shelf;

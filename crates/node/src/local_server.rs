@@ -161,7 +161,8 @@ impl LocalServer {
         let answer = decode::<Request>(&body)
             .map_err(Refused::from)
             .and_then(|request| session.answer(&self.core, request, descriptors));
-        let (reply, descriptors) = answer.unwrap_or_else(|refused| (refused.reply(), Vec::new()));
+        let (reply, descriptors) =
+            answer.unwrap_or_else(|refused| (self.core.told(refused).reply(), Vec::new()));
         let body = encoded(&reply)?;
         let answer = FrameHeader::new(FrameKind::Reply, header.request, body.len() as u32);
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -180,7 +181,7 @@ impl LocalServer {
         body.clear();
         for run in runs.iter() {
             if let Err(refused) = session.read(&self.core, header.handle, run, body) {
-                return send_error(stream, header, refused);
+                return send_error(stream, header, self.core.told(refused));
             }
         }
         let answer = FrameHeader::new(FrameKind::ReadReply, header.request, body.len() as u32);
@@ -203,7 +204,7 @@ impl LocalServer {
         for run in runs.iter() {
             let (now, later) = bytes.split_at(run.bytes() as usize);
             if let Err(refused) = write_run(session, header, run, now) {
-                return send_error(stream, header, refused);
+                return send_error(stream, header, self.core.told(refused));
             }
             bytes = later;
         }

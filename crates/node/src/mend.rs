@@ -38,7 +38,8 @@ pub fn mend(core: &Core, info: &ObjectInfo, home: &Home) -> Outcome {
     };
     match result {
         Ok(_) => {
-            tracing::warn!(object = %info.object, node = %home.node, "a wrong copy was mended");
+            let node = core.peers.roster().called(home.node);
+            tracing::warn!(object = %info.object, node, "a wrong copy was mended");
             Outcome::Mended
         }
         Err(refused) if refused.code == errno::EBUSY => Outcome::Busy(refused),

@@ -838,8 +838,9 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
 fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
     let hear = move || {
         process::name_thread("names");
-        let mut said = None;
+        let (mut said, mut heard_members) = (None, None);
         loop {
+            core.hear_members(&mut heard_members);
             let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
             let (stopping, _) = bell
                 .changed

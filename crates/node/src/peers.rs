@@ -1,6 +1,7 @@
 //! Connections to other nodes: made when they are needed, shared by all threads, forgotten when they break.
 
 use crate::refused::{Refused, errno};
+use crate::roster::Roster;
 use hinterland_directory::Command;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
@@ -105,6 +106,7 @@ pub struct Peers {
     /// When nodes were last waited for in vain. Homes that are to drop an object are asked for nothing so soon again, nor those that are down for bytes.
     silent: Mutex<HashMap<String, Instant>>,
     closer: Arc<Closer>,
+    roster: Roster,
 }
 
 impl Peers {
@@ -112,7 +114,18 @@ impl Peers {
     pub fn new(identity: PeerIdentity) -> Self {
         // The message cannot be too long; without one the handle would stay until the connection ends.
         let closer = Closer::new(|handle| encode(&PeerRequest::Detach { handle }).unwrap_or_default());
-        Self { identity, endpoints: Mutex::default(), silent: Mutex::default(), closer }
+        Self {
+            identity,
+            endpoints: Mutex::default(),
+            silent: Mutex::default(),
+            closer,
+            roster: Roster::default(),
+        }
+    }
+
+    /// What the other nodes are called.
+    pub const fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// Makes a handle that a node has given with `Attach` one that is given back when nobody needs it any more.

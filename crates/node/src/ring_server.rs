@@ -184,7 +184,8 @@ impl Service for RingService {
         range: ByteRange,
         needed: Rights,
     ) -> Result<Slice, RemoteError> {
-        Ok(self.session.resolve(handle, range, needed)?)
+        let resolved = self.session.resolve(handle, range, needed);
+        Ok(resolved.map_err(|refused| self.core.told(refused))?)
     }
 
     fn call(&self, _session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
@@ -195,7 +196,7 @@ impl Service for RingService {
                 let text = "a descriptor cannot go over a ring (hint: ask over the socket)";
                 Refused::new(errno::ENOTSUP, text).reply()
             }
-            Err(refused) => refused.reply(),
+            Err(refused) => self.core.told(refused).reply(),
         };
         Ok(encode(&reply).map_err(Refused::from)?)
     }

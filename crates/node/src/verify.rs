@@ -70,7 +70,7 @@ fn is_unmended(core: &Core, info: &ObjectInfo, home: &Home, mended: &mut Vec<Nod
             .cache
             .problem(&format!("the copy of {} on {} was not mended: {refused}", info.name, home.node)),
         Outcome::Failed(refused) => {
-            tracing::warn!(object = %info.object, node = %home.node, %refused, "a wrong copy was not mended in place");
+            tracing::warn!(object = %info.object, node = core.peers.roster().called(home.node), %refused, "a wrong copy was not mended in place");
             return true;
         }
     }
@@ -87,9 +87,10 @@ fn drop_copy(core: &Core, found: &hinterland_directory::ObjectInfo, home: &Home)
     } else {
         core.peers.call(&home.address, &PeerRequest::HomeDistrust { object, epoch }).map(drop)
     };
+    let node = core.peers.roster().called(home.node);
     match dropped {
-        Ok(()) => tracing::warn!(%object, node = %home.node, "a wrong copy was dropped"),
-        Err(refused) => tracing::warn!(%object, node = %home.node, %refused, "a wrong copy was not dropped"),
+        Ok(()) => tracing::warn!(%object, node, "a wrong copy was dropped"),
+        Err(refused) => tracing::warn!(%object, node, %refused, "a wrong copy was not dropped"),
     }
 }
 

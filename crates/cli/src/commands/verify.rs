@@ -2,8 +2,9 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::shapes;
 use hinterland_pool::Verified;
-use hinterland_proto::control::ObjectState;
+use hinterland_proto::control::{MemberInfo, ObjectState};
 use hinterland_types::ObjectName;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else {
         arguments.names.clone()
     };
+    // Names make it easier to read; it is shown without them where the directory does not answer.
+    let members = pool.members().unwrap_or_default();
     let mut shown = Vec::new();
     let (mut all_good, mut all_mended, mut any_wrong) = (true, true, false);
     for name in &names {
@@ -51,7 +54,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         if context.output.json {
             shown.push(value(name, &verified));
         } else {
-            context.output.data(words(name, &verified))?;
+            context.output.data(words(name, &verified, &members))?;
         }
     }
     if context.output.json {
@@ -98,17 +101,18 @@ fn value(name: &ObjectName, verified: &Verified) -> Value {
     })
 }
 
-fn words(name: &ObjectName, verified: &Verified) -> String {
+fn words(name: &ObjectName, verified: &Verified, members: &[MemberInfo]) -> String {
     let copies = verified.good.len();
     let plural = if copies == 1 { "copy" } else { "copies" };
     let mut text = format!("{name}: {copies} right {plural}, {} blocks compared", verified.blocks);
     for (node, why) in &verified.bad {
+        let called = shapes::called(*node, members);
         text.push_str(&if verified.unasked.contains(node) {
-            format!("\n{name}: {node} could not be asked: {why}")
+            format!("\n{name}: {called} could not be asked: {why}")
         } else {
             let outcome =
                 if verified.mended.contains(node) { "; right again, from other copies" } else { "" };
-            format!("\n{name}: WRONG at {node}: {why}{outcome}")
+            format!("\n{name}: WRONG at {called}: {why}{outcome}")
         });
     }
     text
@@ -117,6 +121,7 @@ fn words(name: &ObjectName, verified: &Verified) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shapes::samples::members;
     use hinterland_types::NodeId;
 
     #[test]
@@ -130,7 +135,7 @@ mod tests {
             mended: Vec::new(),
         };
         assert_eq!(
-            words(&name, &verified),
+            words(&name, &verified, &[]),
             "a: 1 right copy, 9 blocks compared\na: WRONG at node-2: block 3 differs"
         );
         assert_eq!(value(&name, &verified)["bad"][0]["why"], "block 3 differs");
@@ -143,14 +148,14 @@ mod tests {
         let name = ObjectName::parse("a").unwrap();
         let verified = Verified {
             blocks: 9,
-            good: vec![NodeId(1)],
-            bad: vec![(NodeId(2), "its node is down".to_owned())],
-            unasked: vec![NodeId(2)],
+            good: vec![NodeId(2)],
+            bad: vec![(NodeId(1), "its node is down".to_owned())],
+            unasked: vec![NodeId(1)],
             mended: Vec::new(),
         };
         assert_eq!(
-            words(&name, &verified),
-            "a: 1 right copy, 9 blocks compared\na: node-2 could not be asked: its node is down"
+            words(&name, &verified, &members()),
+            "a: 1 right copy, 9 blocks compared\na: first (node-1) could not be asked: its node is down"
         );
         assert_eq!(value(&name, &verified)["bad"][0]["asked"], false);
         assert!(!failure(false).text.contains("wrong"));

@@ -1,5 +1,6 @@
 //! The connection to one other node for KV blocks: made in the background, lent out stream by stream, left alone after a failure.
 
+use hinterland_directory::MemberInfo;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::ClientOptions;
 use hinterland_fabric::{Endpoint, FabricError, Queue};
@@ -14,6 +15,8 @@ const LANES_MAX: usize = 4;
 pub(super) struct Link {
     /// The node.
     pub node: NodeId,
+    /// Its name, if it has one, and its number.
+    called: String,
     address: String,
     state: Mutex<State>,
     freed: Condvar,
@@ -43,8 +46,9 @@ pub(super) struct Lane {
 
 impl Link {
     /// No connection yet.
-    pub(super) fn new(node: NodeId, address: String) -> Self {
-        Self { node, address, state: Mutex::default(), freed: Condvar::new() }
+    pub(super) fn new(member: MemberInfo) -> Self {
+        let (node, called, address) = (member.node, member.called(), member.address);
+        Self { node, called, address, state: Mutex::default(), freed: Condvar::new() }
     }
 
     /// Whether it leads to this node at this address.
@@ -72,7 +76,7 @@ impl Link {
             Ok((endpoint, _)) => {
                 tracing::debug!(asked = %self.node, answers = %endpoint.node(), "another node")
             }
-            Err(error) => tracing::debug!(node = %self.node, %error, "no connection for KV blocks"),
+            Err(error) => tracing::debug!(node = self.called, %error, "no connection for KV blocks"),
         }
     }
 
@@ -105,7 +109,7 @@ impl Link {
                         Some(lane)
                     }
                     Err(error) => {
-                        tracing::debug!(node = %self.node, %error, "no further stream for KV blocks");
+                        tracing::debug!(node = self.called, %error, "no further stream for KV blocks");
                         self.fail(life, Duration::ZERO);
                         None
                     }
@@ -163,6 +167,11 @@ impl Lane {
     /// The node at the other end.
     pub(super) fn node(&self) -> NodeId {
         self.link.node
+    }
+
+    /// The same for people.
+    pub(super) fn called(&self) -> &str {
+        &self.link.called
     }
 
     /// The connection that it belongs to.

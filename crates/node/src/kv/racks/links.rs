@@ -188,7 +188,7 @@ impl Links {
             Ok(found) => Some((lane, found)),
             Err(error @ FabricError::Timeout { .. }) => {
                 // Without a word the stream is closed, and the others stay.
-                tracing::warn!(node = %lane.node(), %error, "no KV blocks from the disk of a node");
+                tracing::warn!(node = lane.called(), %error, "no KV blocks from the disk of a node");
                 None
             }
             Err(error) => {
@@ -200,7 +200,7 @@ impl Links {
 
     /// A node failed: if it is only gone, it is looked for again soon; if it was silent or makes no sense, not for a while.
     pub(super) fn give_up(&self, lane: &Lane, error: &FabricError) {
-        tracing::warn!(node = %lane.node(), %error, "no KV blocks from a node");
+        tracing::warn!(node = lane.called(), %error, "no KV blocks from a node");
         let is_gone = matches!(
             error,
             FabricError::Closed { .. } | FabricError::SessionLost { .. } | FabricError::Connect { .. }
@@ -221,7 +221,7 @@ impl Links {
         for member in members {
             if member.node != self.identity.node && matches!(member.state, MemberState::Up) {
                 let known = before.iter().find(|link| link.leads_to(member.node, &member.address)).cloned();
-                let link = known.unwrap_or_else(|| Arc::new(Link::new(member.node, member.address)));
+                let link = known.unwrap_or_else(|| Arc::new(Link::new(member)));
                 state.links.push(link);
             }
         }

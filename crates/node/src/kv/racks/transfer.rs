@@ -438,7 +438,7 @@ impl Transfer<'_> {
         }
         drop(state);
         if wrong > 0 {
-            tracing::error!(node = %self.lane.node(), wrong, "KV blocks arrived with wrong checksums");
+            tracing::error!(node = self.lane.called(), wrong, "KV blocks arrived with wrong checksums");
         }
         // Relaxed: counters that nothing is ordered by.
         store.tally.hits.fetch_add(hits, Ordering::Relaxed);
