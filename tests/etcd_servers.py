@@ -117,6 +117,10 @@ class Cluster:
         found = self.ask("kv/range", key=text(key)).get("kvs", [])
         return base64.b64decode(found[0].get("value", "")) if found else None
 
+    def version(self, key):
+        """How often a key was written since it is there."""
+        return self.ask("kv/range", key=text(key))["kvs"][0]["version"]
+
     def put(self, key, value):
         """Writes a key."""
         self.ask("kv/put", key=text(key), value=text(value))

@@ -614,8 +614,13 @@ def test_records_of_a_later_release_are_refused_for_their_format(etcd, start_nod
         # A large change of that table, of one piece, with which its leader was killed.
         cluster.put("hinterland/redo/00000000", b"\x01\x63\x03key\x01\x01x")
         cluster.put("hinterland/redo", b"1")
+    # Nothing is written, not even who leads.
+    written = lambda: [cluster.get(f"hinterland/{key}") for key in ("leader", "reigns", "seq")]
+    wait_until(lambda: written()[0] is None, SECONDS)
+    before, versions = written(), cluster.version("hinterland/reigns")
     node.start(wait=False)
     wait_until(lambda: "cannot" in node.words(), SECONDS, why=node.words)
+    assert (written(), cluster.version("hinterland/reigns")) == (before, versions)
     assert "the store has format 99" in node.words() and "run the release that wrote it" in node.words(), node.words()
     node.kill()
 

@@ -3,9 +3,9 @@
 use crate::draft::Draft;
 use crate::error::{Contradiction, DirectoryError, RecoverError};
 use crate::names::Renamed;
-use crate::record::{AnswerRecord, Change, MemberState};
+use crate::record::{AnswerRecord, Change, META_KEY, MemberState};
 use crate::state::State;
-use crate::{Command, Mutation, Record, Reply, RequestId};
+use crate::{Command, Mutation, Record, Reply, RequestId, Table};
 use hinterland_types::{Epoch, NodeId};
 use std::collections::BTreeMap;
 
@@ -91,6 +91,19 @@ pub struct Directory {
 }
 
 impl Directory {
+    /// Checks the format of a store by the one record that says it: of a later release's store nothing may be changed.
+    ///
+    /// # Errors
+    /// [`RecoverError::OtherFormat`], or that the record cannot be read.
+    pub fn check_format(meta: &Record) -> Result<(), RecoverError> {
+        crate::recover::check_format_of(meta)
+    }
+
+    /// The table and the key of that record.
+    pub const fn format_key() -> (Table, &'static [u8]) {
+        (Table::Meta, META_KEY)
+    }
+
     /// Rebuilds the directory from all records of the store; none is an empty pool.
     ///
     /// Every member that was not down is granted a whole lease from `now_ms` (milliseconds of a clock that

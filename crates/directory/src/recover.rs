@@ -75,7 +75,11 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
 /// Refuses a format of which nothing is known, before anything else of the store is looked at: of a later release's records nothing can be said.
 fn check_format(records: &[Record]) -> Result<(), RecoverError> {
     let is_meta = |record: &&Record| record.table == Table::Meta && record.key == META_KEY;
-    let meta = records.iter().find(is_meta).ok_or(RecoverError::NoMeta)?;
+    check_format_of(records.iter().find(is_meta).ok_or(RecoverError::NoMeta)?)
+}
+
+/// The same by the record that says it.
+pub(crate) fn check_format_of(meta: &Record) -> Result<(), RecoverError> {
     // It comes first in the record in every format, so it can be read alone.
     match postcard::take_from_bytes::<u32>(&meta.value) {
         Ok((found, _)) if (FORMAT_OLDEST..=FORMAT).contains(&found) => Ok(()),

@@ -423,6 +423,14 @@ impl EtcdDirectory {
     }
 
     fn campaign(&self) -> Result<(), EtcdError> {
+        // Whoever is elected writes. Of a store that only a later release reads not even that, and a host of that release is not kept waiting.
+        if let Some(meta) = self.store.format()?
+            && let Err(other @ RecoverError::OtherFormat { .. }) = Directory::check_format(&meta)
+        {
+            self.trouble(format!("this node cannot lead the directory: {other}"));
+            self.pause(Duration::from_secs(1));
+            return Ok(());
+        }
         let client = self.store.client();
         let sent_ms = clock::boot_ms();
         let lease = client.grant(self.lease)?;

@@ -10,7 +10,7 @@
 //! | `redo` | how many pieces of a large change are to be applied |
 //! | `redo/NUMBER` | a piece |
 
-use hinterland_directory::{Mutation, Record, Table};
+use hinterland_directory::{Directory, Mutation, Record, Table};
 use hinterland_etcd::{Client, Comparison, EtcdError, Lease, Operation, Transaction};
 use hinterland_os::{clock, fault_point};
 use hinterland_proto::PoolId;
@@ -167,6 +167,17 @@ impl Store {
         let leader =
             Leader { node, name: name.to_owned(), address: address.to_owned(), since_ms, term, reign };
         Ok(Some((fence, leader)))
+    }
+
+    /// The record that says the format of all others; none before the first change.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn format(&self) -> Result<Option<Record>, EtcdError> {
+        let (table, key) = Directory::format_key();
+        let path = [&self.key(&format!("t/{}/", table.name()))[..], key].concat();
+        let (found, _) = self.client.get(&path)?;
+        Ok(found.map(|found| Record { table, key: key.to_vec(), value: found.value }))
     }
 
     /// All records of the tables that this release knows, as they were at one moment, and what there is to say of the first key beside them.
