@@ -176,7 +176,8 @@ class KvCache:
         asks with `remote`, or fetches, gets them from there, unless `everywhere`: then those of all nodes of the pool go, also what
         is on its way. HinterlandError (EHOSTUNREACH) as with clear()."""
     def remove_elsewhere(self, keys: Sequence[bytes]) -> int:
-        """The same at all other nodes of the pool: after replace(), so that none has the old blocks."""
+        """The same at all other nodes of the pool: after replace(), so that none has the old blocks. What came to this host from
+        others goes, too."""
     def clear(self, everywhere: bool = False) -> int:
         """Removes all blocks of the namespace from the memory and the disk of this host; returns how many there were in memory.
         Other racks keep theirs, unless `everywhere`: then those of all nodes of the pool go, also what is on its way, and none is

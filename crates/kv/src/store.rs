@@ -192,6 +192,8 @@ pub struct Leaving {
     pub bytes: u32,
     /// Their crc32c, if it is known: whoever keeps other bytes would take them for right.
     pub sum: Option<u32>,
+    /// It came from another node.
+    pub is_fetched: bool,
 }
 
 /// What is told of blocks that leave.
@@ -209,6 +211,8 @@ pub(crate) struct Used {
     /// crc32c of the bytes, if it was taken before they are published.
     pub(crate) sum: Option<u32>,
     pub(crate) pins: u32,
+    /// It came from another node, in this life of the node.
+    pub(crate) is_fetched: bool,
     pub(crate) family: Family,
 }
 
@@ -312,7 +316,8 @@ impl<W: Words> Store<W> {
         let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
         let offset = self.chunks.offset(slot);
         let sum = header::sum(&self.words, &self.geometry, slot);
-        Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes, sum }
+        let &Used { namespace, key, bytes, is_fetched, .. } = used;
+        Leaving { namespace, key, parent, offset, bytes, sum, is_fetched }
     }
 
     /// A slot for a block that `writer` is about to write. `was_touched` tells, and forgets, whether a block was read since
@@ -348,6 +353,7 @@ impl<W: Words> Store<W> {
             writer: Some(writer),
             sum: None,
             pins: 0,
+            is_fetched: false,
             family: Family::new(self.serial, parent),
         };
         let class = class_bytes(bytes);
@@ -407,6 +413,22 @@ impl<W: Words> Store<W> {
         let bytes = used.bytes;
         self.journal.add(|| Event::Stored { namespace: used.namespace, key: used.key, parent, bytes });
         Ok(true)
+    }
+
+    /// Notes that what `writer` writes comes from another node: see [`is_fetched`](Self::is_fetched).
+    ///
+    /// # Errors
+    /// [`StoreError::NotReserved`].
+    pub fn fetched(&mut self, writer: u64, slot: u32) -> Result<(), StoreError> {
+        let its = self.chunks.get_mut(slot).filter(|used| used.writer == Some(writer));
+        its.ok_or(StoreError::NotReserved(slot))?.is_fetched = true;
+        Ok(())
+    }
+
+    /// Whether the block of a key came from another node: nobody has put it or swapped it in here.
+    pub fn is_fetched(&self, namespace: Namespace, key: &BlockKey) -> bool {
+        let used = self.find(namespace, key).and_then(|slot| self.chunks.get(slot));
+        used.is_some_and(|used| used.is_fetched)
     }
 
     /// Gives a reserved slot back unwritten.

@@ -90,6 +90,31 @@ fn equal_keys_of_engines_that_disagree_do_not_meet_on_a_disk_of_another_rack() {
 }
 
 #[test]
+fn a_fetched_block_that_left_for_the_disk_does_not_come_back_once_others_were_told_of_another() {
+    let mut pair = with_disks("far-disk-replaced", 12 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    let (old, own): (&[u8], &[u8]) = (b"old", b"own");
+    pair::put(&b, old, &block(old, BLOCK));
+    assert_eq!(a.fetch(&[old]).unwrap(), [true]);
+    pair::put(&a, own, &block(own, BLOCK));
+    fill(&pair.a, &a, &keys(0..80));
+    assert_eq!(a.exists(&[old, own]).unwrap(), [false, false], "they are on the disk");
+    // What the file says of it counts, too.
+    drop(a);
+    pair.a.stop();
+    pair.a.start();
+    let a = pair.a.kv("model");
+    pair::until("the disk works", || disk(&pair.a).state == "working");
+    pair::until("the other node is there", || pair.a.racks().nodes == 1);
+    drop(b);
+    let removed = a.remove_elsewhere(&[old, own]).unwrap();
+    assert_eq!(a.lengths_everywhere(&[old, own]).unwrap(), [None, Some(BLOCK as u32)]);
+    assert_eq!(removed, 2, "one of them was here");
+    assert_eq!(a.fetch(&[old, own]).unwrap(), [false, true]);
+    assert_eq!(get(&a, own).unwrap(), block(own, BLOCK));
+}
+
+#[test]
 fn a_flipped_bit_on_a_disk_of_another_rack_is_a_miss() {
     let pair = with_disks("far-disk-flip", 12 << 20);
     let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));

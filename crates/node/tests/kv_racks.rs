@@ -11,7 +11,7 @@ mod pair;
 use hinterland_fabric::Endpoint;
 use hinterland_node::KvDisk;
 use hinterland_os::{Coherence, MapOptions, MemoryFile, SharedSlice};
-use hinterland_pool::Stored;
+use hinterland_pool::{Gather, KvCache, Run, Stored};
 use hinterland_proto::control::{
     KvBlock, KvHeld, KvParent, KvReply, KvRequest, KvSlot, PeerReply, PeerRequest, Reply, Request, decode,
     encode,
@@ -488,6 +488,49 @@ fn blocks_that_are_removed_everywhere_are_in_no_rack_and_may_be_put_anew_at_once
     let is_known = || pair.b.pool().kv_status().unwrap()[0].disk.as_ref().unwrap().state == "working";
     pair::until("the disk is known", is_known);
     assert_eq!(b.fetch(&all[6..]).unwrap(), [false; 14]);
+}
+
+fn replace(kv: &KvCache, key: &[u8], bytes: &[u8]) -> Stored {
+    let runs = [Run { start: 0, bytes: bytes.len(), stride: bytes.len() as isize, count: 1 }];
+    kv.replace_runs(&[(key, Gather::within(bytes, &runs).unwrap())]).unwrap()[0]
+}
+
+#[test]
+fn a_block_that_was_replaced_is_not_had_from_others_once_they_were_told_however_early_it_left() {
+    let pair = Pair::new("replaced", 16 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    let (left, stayed): (&[u8], &[u8]) = (b"left", b"stayed");
+    for name in [left, stayed] {
+        pair::put(&b, name, b"old");
+        assert_eq!(replace(&a, name, b"new"), Stored::Written);
+    }
+    // As if it were evicted; and somebody wants it before others are told.
+    a.remove(&[left]).unwrap();
+    assert_eq!(a.fetch(&[left]).unwrap(), [true]);
+    assert_eq!(get(&a, left).unwrap(), b"old", "until then this is what the pool has");
+    let removed = a.remove_elsewhere(&[left, stayed]).unwrap();
+    assert_eq!(a.fetch(&[left, stayed]).unwrap(), [false, true], "the old one is nowhere");
+    assert_eq!(removed, 3, "one of them was here");
+    assert_eq!(b.fetch(&[left, stayed]).unwrap(), [false, true]);
+    assert_eq!((get(&a, stayed).unwrap(), get(&b, stayed).unwrap()), (b"new".to_vec(), b"new".to_vec()));
+    // What is put where a fetched one was is of this host again.
+    assert_eq!(replace(&b, stayed, b"newer"), Stored::Written);
+    assert_eq!(b.remove_elsewhere(&[stayed]).unwrap(), 1);
+    assert_eq!((get(&a, stayed), get(&b, stayed).unwrap()), (None, b"newer".to_vec()));
+}
+
+#[test]
+fn a_fetched_block_that_is_pinned_is_named_where_only_others_were_to_have_none() {
+    let pair = Pair::new("replaced-pinned", 16 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    pair::put(&b, b"k", b"old");
+    assert_eq!(a.fetch(&[b"k"]).unwrap(), [true]);
+    assert_eq!(a.pin(&[b"k"]).unwrap(), [true]);
+    let refused = a.remove_elsewhere(&[b"k"]).unwrap_err().to_string();
+    assert!(refused.contains("1 are pinned"), "{refused}");
+    assert_eq!(a.unpin(&[b"k"]).unwrap(), [true]);
+    assert_eq!(a.remove_elsewhere(&[b"k"]).unwrap(), 1);
+    assert_eq!(a.fetch(&[b"k"]).unwrap(), [false]);
 }
 
 #[test]

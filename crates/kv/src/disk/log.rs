@@ -21,9 +21,16 @@ pub struct Place {
     pub sequence: u64,
     /// Bytes of the block in it.
     pub bytes: u32,
+    /// It came from another node.
+    pub is_fetched: bool,
 }
 
 impl Place {
+    const fn of(record: &Record, offset: u64) -> Self {
+        let &Record { sequence, bytes, is_fetched, .. } = record;
+        Self { offset, sequence, bytes, is_fetched }
+    }
+
     /// Bytes from its offset to the end of the record.
     pub const fn record_bytes(&self) -> u64 {
         record_bytes(self.bytes)
@@ -164,7 +171,7 @@ impl TierLog {
         record.sequence = self.next_sequence;
         record.region = self.regions[self.current].sequence;
         let offset = self.current as u64 * self.region_bytes + self.at;
-        let place = Place { offset, sequence: record.sequence, bytes: record.bytes };
+        let place = Place::of(&record, offset);
         self.next_sequence += 1;
         self.at += bytes;
         (record, place)
@@ -273,7 +280,7 @@ impl TierLog {
         }
         all.sort_unstable_by_key(|(record, _)| record.sequence);
         for (record, offset) in &all {
-            self.add(record, Place { offset: *offset, sequence: record.sequence, bytes: record.bytes });
+            self.add(record, Place::of(record, *offset));
         }
         self.next_sequence = self.next_sequence.max(floor);
     }
@@ -327,6 +334,7 @@ mod tests {
             parent: None,
             bytes,
             checksum: 0,
+            is_fetched: false,
         }
     }
 

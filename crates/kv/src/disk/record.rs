@@ -40,6 +40,8 @@ pub struct Record {
     pub bytes: u32,
     /// [`checksum`] of the bytes.
     pub checksum: u64,
+    /// It came from another node.
+    pub is_fetched: bool,
 }
 
 /// Why bytes are no header.
@@ -94,6 +96,7 @@ impl Record {
                 into[length_at] = bytes.len() as u8;
             }
         }
+        into[194] = u8::from(self.is_fetched);
         into[200..208].copy_from_slice(&self.checksum.to_le_bytes());
         let sum = checksum(&into[..CHECKED_BYTES]);
         into[CHECKED_BYTES..].copy_from_slice(&sum.to_le_bytes());
@@ -129,6 +132,8 @@ impl Record {
             parent,
             bytes,
             checksum: word(from, 200),
+            // Earlier releases have written 0.
+            is_fetched: from[194] == 1,
         })
     }
 }
@@ -186,6 +191,7 @@ mod tests {
             parent: BlockKey::new(b"parent").ok(),
             bytes: 1 << 20,
             checksum: 42,
+            is_fetched: true,
         }
     }
 

@@ -77,6 +77,7 @@ impl<W: Words> Store<W> {
             writer: Some(writer),
             sum: None,
             pins: 0,
+            is_fetched: false,
             family: Family::new(self.serial, None),
         };
         let Some(slot) = self.take(class, used, was_touched) else { return Ok(None) };

@@ -148,6 +148,7 @@ impl<W: Words> Store<W> {
             writer: Some(ABANDONED),
             sum: None,
             pins: 0,
+            is_fetched: false,
             family: Family::new(0, None),
         };
         self.chunks.restore_slot(slot, used);
@@ -196,7 +197,8 @@ impl<W: Words> Store<W> {
         let Content { namespace, key, bytes, serial, .. } = found.content;
         let hash = key.hash(namespace);
         let family = Family::new(serial, None);
-        let used = Used { namespace, key, hash, bytes, writer: None, sum: None, pins: 0, family };
+        let used =
+            Used { namespace, key, hash, bytes, writer: None, sum: None, pins: 0, is_fetched: false, family };
         self.chunks.restore_slot(found.slot, used);
         let class = self.chunks.class(found.slot);
         let space = self.spaces.entry(namespace).or_default();

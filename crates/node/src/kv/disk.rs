@@ -270,6 +270,7 @@ impl DiskTier {
             bytes: leaving.bytes,
             // Computed by the thread that writes it.
             checksum: 0,
+            is_fetched: leaving.is_fetched,
         };
         state.push(record, bytes);
         drop(state);
@@ -306,6 +307,12 @@ impl DiskTier {
             self.changed.notify_all();
         }
         was_here
+    }
+
+    /// Removes the block of a key if it came from another node; whether it was here.
+    pub(super) fn removed_if_fetched(&self, fingerprint: [u8; 32], key: &BlockKey) -> bool {
+        let is_fetched = self.lock().is_fetched(&fingerprint, key);
+        is_fetched && self.removed_of(fingerprint, key)
     }
 
     /// All blocks of a namespace were removed.
@@ -451,6 +458,13 @@ impl State {
         // What is staged is later than what is written.
         let staged = self.staged_block(fingerprint, key).map(|staged| staged.record.bytes);
         staged.or_else(|| self.log.find(fingerprint, key).map(|place| place.bytes))
+    }
+
+    fn is_fetched(&self, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
+        // As above.
+        let staged = self.staged_block(fingerprint, key).map(|staged| staged.record.is_fetched);
+        let written = || self.log.find(fingerprint, key).map(|place| place.is_fetched);
+        staged.or_else(written).unwrap_or(false)
     }
 
     fn name(&self) -> &'static str {

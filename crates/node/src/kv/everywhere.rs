@@ -64,10 +64,13 @@ impl Core {
         let fingerprint = store.fingerprint(namespace).unwrap_or_default();
         let begun = Instant::now();
         store.begin_removal(namespace, &blocks)?;
-        let (mut left, mut removed) = (Vec::new(), 0);
-        if is_here_too {
-            removed = told(&mut left, self.own, Ok(store.remove_all_of(&fingerprint, &blocks)));
-        }
+        let mut left = Vec::new();
+        let counts = if is_here_too {
+            store.remove_all_of(&fingerprint, &blocks)
+        } else {
+            store.remove_fetched(namespace, &fingerprint, &blocks)
+        };
+        let mut removed = told(&mut left, self.own, Ok(counts));
         let request =
             |is_end| PeerRequest::KvRemove { user: store.user, fingerprint, keys: keys.clone(), is_end };
         let outcome = self.others().and_then(|others| {
@@ -261,6 +264,22 @@ impl UserStore {
             let was_here = is_it && state.store.remove(namespace, key);
             let was_there = self.disk.as_ref().is_some_and(|disk| disk.removed_of(*fingerprint, key));
             let stays = is_it && !was_here && self.view.find(namespace, key).is_some();
+            removed += u64::from(was_here || was_there && !stays);
+            pinned += u64::from(stays);
+        }
+        (removed, pinned)
+    }
+
+    /// The same of blocks that came from other nodes alone. What was put in place of them here may have left already, and an old one may have been
+    /// fetched since: after its removal from the others it would be the only one.
+    fn remove_fetched(&self, namespace: Namespace, fingerprint: &[u8; 32], keys: &[BlockKey]) -> (u64, u64) {
+        let mut state = self.lock();
+        let (mut removed, mut pinned) = (0, 0);
+        for key in keys {
+            let is_fetched = state.store.is_fetched(namespace, key);
+            let was_here = is_fetched && state.store.remove(namespace, key);
+            let was_there = self.disk.as_ref().is_some_and(|disk| disk.removed_if_fetched(*fingerprint, key));
+            let stays = is_fetched && !was_here;
             removed += u64::from(was_here || was_there && !stays);
             pinned += u64::from(stays);
         }

@@ -124,7 +124,8 @@ impl KvCache {
         self.remove_at_others(keys, true)
     }
 
-    /// The same at every other node: for blocks that were replaced here, of which others may have old ones.
+    /// The same at every other node: for blocks that were replaced here, of which others may have old ones. Of this one it removes what came
+    /// from others.
     ///
     /// # Errors
     /// As [`clear_everywhere`](Self::clear_everywhere).

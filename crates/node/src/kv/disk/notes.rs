@@ -75,7 +75,17 @@ impl Notes {
 
 /// A record without bytes.
 const fn note(kind: RecordKind, fingerprint: [u8; 32]) -> Record {
-    Record { kind, sequence: 0, region: 0, fingerprint, key: None, parent: None, bytes: 0, checksum: 0 }
+    Record {
+        kind,
+        sequence: 0,
+        region: 0,
+        fingerprint,
+        key: None,
+        parent: None,
+        bytes: 0,
+        checksum: 0,
+        is_fetched: false,
+    }
 }
 
 #[cfg(test)]
