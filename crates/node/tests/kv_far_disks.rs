@@ -142,6 +142,7 @@ fn a_flipped_bit_on_a_disk_of_another_rack_is_a_miss() {
 fn a_home_may_say_what_it_likes_of_its_disk() {
     for (lie, is_first, is_second) in [
         (Lie::OnDisk, true, true),
+        (Lie::DamagedOnDisk, true, true),
         (Lie::GoneFromDisk, false, true),
         (Lie::SilentDisk, false, true),
         (Lie::ManyOnDisk, false, false),

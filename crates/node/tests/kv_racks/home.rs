@@ -46,6 +46,8 @@ pub enum Lie {
     SilentDisk,
     /// It is not on the disk any more.
     GoneFromDisk,
+    /// What is in memory is of before and turns out to be damaged when it is asked for the checksum; it is on the disk, too.
+    DamagedOnDisk,
     ManyOnDisk,
 }
 
@@ -192,6 +194,9 @@ impl Liar {
         let (mut fingerprint, mut key) = (self.fingerprint, held.key.clone());
         match self.lie {
             Lie::Gone => return None,
+            Lie::DamagedOnDisk if held.key == b"first" && self.staged.load(Ordering::Relaxed) == 0 => {
+                return None;
+            }
             Lie::OtherKey => key[0] ^= 1,
             Lie::OtherNamespace => fingerprint[31] ^= 1,
             _ => {}
@@ -241,6 +246,9 @@ impl Service for Liar {
                 }
                 let mut on_disk = vec![None; keys.len()];
                 for (key, (place, on_disk)) in keys.iter().zip(places.iter_mut().zip(&mut on_disk)) {
+                    if self.lie == Lie::DamagedOnDisk && key == b"first" {
+                        *on_disk = Some(BLOCK_BYTES as u32);
+                    }
                     if self.lie.is_on_disk() && (key == b"first" || key.starts_with(b"more")) {
                         (*place, *on_disk) = (None, Some(BLOCK_BYTES as u32));
                     }
@@ -256,7 +264,8 @@ impl Service for Liar {
                 if self.lie == Lie::SilentDisk {
                     self.is_silent();
                 }
-                let place = |key: &Vec<u8>| (self.lie == Lie::OnDisk).then(|| self.place(key)).flatten();
+                let is_brought = matches!(self.lie, Lie::OnDisk | Lie::DamagedOnDisk);
+                let place = |key: &Vec<u8>| is_brought.then(|| self.place(key)).flatten();
                 let places = keys.iter().map(place).collect();
                 PeerReply::KvFound { handle: Some(HANDLE), places, on_disk: Vec::new() }
             }

@@ -1,8 +1,9 @@
 //! What is said of blocks that the node of before has left, while the thread has not looked at them.
 
+use super::super::disk::DiskTier;
 use super::super::files::KvFolders;
 use super::super::start::Plan;
-use super::super::{KvElsewhere, KvRacks, KvRemote, UserStore};
+use super::super::{KvDisk, KvElsewhere, KvRacks, KvRemote, UserStore};
 use crate::directory_link::DirectoryLink;
 use crate::peers::{PeerIdentity, Peers};
 use hinterland_fabric::rdma::RdmaOptions;
@@ -14,7 +15,7 @@ use hinterland_proto::control::{KvBlock, KvExpects, KvHeld, KvParent, KvPlace, K
 use hinterland_types::{NodeId, SessionId};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SESSION: SessionId = SessionId(1);
 const BYTES: u64 = 1000;
@@ -30,11 +31,11 @@ impl Ground {
     }
 
     /// A store whose thread is not started.
-    fn store(&self) -> (UserStore, Namespace) {
+    fn store(&self, disk: Option<KvDisk>) -> (UserStore, Namespace) {
         let plan = Plan {
             capacity_bytes: 8 << 20,
             order: EvictionKind::Lru,
-            disk: None,
+            disk,
             coherence: Coherence::Hardware,
             folders: KvFolders { blocks: vec![self.0.clone()], books: self.0.clone() },
             keeps: true,
@@ -50,7 +51,12 @@ impl Ground {
 
     /// A store with two blocks of before, of which `wrong` has other bytes than it was published with.
     fn with_two(&self) -> (UserStore, Namespace) {
-        let (store, namespace) = self.store();
+        self.with_two_and(None)
+    }
+
+    /// The same, and both as they were published are on a disk, if there is one.
+    fn with_two_and(&self, disk: Option<KvDisk>) -> (UserStore, Namespace) {
+        let (store, namespace) = self.store(disk.clone());
         let slots = store.reserve(SESSION, namespace, &[block("right"), block("wrong")]).unwrap();
         let places: Vec<(u32, u64)> = slots.into_iter().map(place).collect();
         let write = |&(_, offset): &(u32, u64), byte: u8| {
@@ -59,9 +65,10 @@ impl Ground {
         let sums: Vec<u32> = places.iter().map(|place| write(place, 1)).collect();
         let slots: Vec<u32> = places.iter().map(|(slot, _)| *slot).collect();
         assert_eq!(store.publish(SESSION, &slots, &sums).unwrap(), [true, true]);
+        stop_disk(&store);
         write(&places[1], 2);
         drop(store);
-        let (store, namespace) = self.store();
+        let (store, namespace) = self.store(disk);
         let status = store.lock().store.status();
         assert_eq!((status.blocks, status.unchecked), (2, 2));
         assert!(!is_found(&store, namespace, "right"), "nobody has looked at it");
@@ -73,6 +80,23 @@ impl Drop for Ground {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }
+}
+
+fn until_it_works(disk: &DiskTier) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while disk.status().state != "working" {
+        assert!(Instant::now() < deadline, "{:?}", disk.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writes all blocks to the disk, if there is one, and ends it.
+fn stop_disk(store: &UserStore) {
+    let Some(disk) = &store.disk else { return };
+    until_it_works(disk);
+    let mut blocks = Vec::new();
+    store.lock().store.each_block(&mut |block| blocks.push(*block));
+    assert!(disk.stop(&store.view, &blocks));
 }
 
 fn block(key: &str) -> KvBlock {
@@ -189,6 +213,26 @@ fn another_node_that_reads_a_block_of_before_is_given_its_checksum_if_it_is_righ
     let sums = store.sums(&[7; 32], &held).unwrap();
     assert_eq!(sums.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     assert_eq!(store.places(&[7; 32], &keys).unwrap().0[1], None, "it is gone");
+}
+
+#[test]
+fn another_node_is_told_what_the_disk_has_of_a_block_of_before_that_may_be_damaged() {
+    let ground = Ground::new("home-disk");
+    let disk = KvDisk { folder: ground.0.join("disk"), bytes: 64 << 20 };
+    let (store, namespace) = ground.with_two_and(Some(disk));
+    until_it_works(store.disk.as_ref().unwrap());
+    let (keys, length) = (three_keys(), Some(BYTES as u32));
+    let (places, on_disk) = store.places(&[7; 32], &keys).unwrap();
+    assert_eq!(places.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(on_disk, [length, length, None]);
+    elsewhere().stage(&store, &[7; 32], &keys).unwrap();
+    let (places, on_disk) = store.places(&[7; 32], &keys).unwrap();
+    assert_eq!(places.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+    assert!(on_disk.is_empty(), "what is checked is in memory, and is right");
+    let found = store.view.find(namespace, &BlockKey::new(b"wrong").unwrap()).unwrap();
+    let mut bytes = vec![0; BYTES as usize];
+    assert!(store.view.read(&found, &mut [&mut bytes]) && bytes == [1; BYTES as usize]);
+    stop_disk(&store);
 }
 
 #[test]

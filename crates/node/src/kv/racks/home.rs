@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 pub type Places = (Vec<Option<KvPlace>>, Vec<Option<u32>>);
 
 impl UserStore {
-    /// Where blocks lie in memory, one answer each; for those that do not, how long they are if they are on the disk, and nothing if none is.
+    /// Where blocks lie in memory, one answer each; for those that do not, and for those of before that are not checked, how long they are if they
+    /// are on the disk, and nothing if none is.
     ///
     /// # Errors
     /// [`Refused`] for a key that no block can have, or too many.
@@ -24,11 +25,12 @@ impl UserStore {
         let Some(namespace) = self.namespace_of(fingerprint) else {
             return Ok((vec![None; keys.len()], Vec::new()));
         };
-        let places = self.places_in_memory(namespace, &keys);
+        let (places, are_sure): (Vec<_>, Vec<_>) =
+            self.places_in_memory(namespace, &keys).into_iter().unzip();
         let on_disk = match &self.disk {
-            Some(disk) if places.contains(&None) => {
-                let missing = keys.iter().zip(&places).map(|(key, place)| place.is_none().then_some(key));
-                disk.lengths(fingerprint, missing)
+            Some(disk) if are_sure.contains(&false) => {
+                let unsure = keys.iter().zip(are_sure).map(|(key, is_sure)| (!is_sure).then_some(key));
+                disk.lengths(fingerprint, unsure)
             }
             _ => Vec::new(),
         };
@@ -36,18 +38,25 @@ impl UserStore {
         Ok((places, if is_some { on_disk } else { Vec::new() }))
     }
 
-    /// Those of before that are not checked are there too: they are checked before their checksums are told.
-    fn places_in_memory(&self, namespace: Namespace, keys: &[BlockKey]) -> Vec<Option<KvPlace>> {
+    /// Those of before that are not checked are there too: they are checked before their checksums are told. With each stands whether it is
+    /// one that was checked.
+    fn places_in_memory(&self, namespace: Namespace, keys: &[BlockKey]) -> Vec<(Option<KvPlace>, bool)> {
         let state = self.lock();
         let parent = |key| state.store.parent(namespace, key).map(|parent| parent.to_vec());
         let place = |key| {
             if let Some(found) = self.view.find(namespace, key) {
                 let &Block { slot, generation, offset, bytes } = found.block();
-                return Some(KvPlace { slot, generation, offset, bytes, parent: parent(key) });
+                return (Some(KvPlace { slot, generation, offset, bytes, parent: parent(key) }), true);
             }
-            let ToSum { slot, generation, offset, bytes, .. } =
-                state.store.unchecked_block(namespace, key)?;
-            Some(KvPlace { slot, generation, offset, bytes, parent: parent(key) })
+            let unchecked = state.store.unchecked_block(namespace, key);
+            let place = unchecked.map(|ToSum { slot, generation, offset, bytes, .. }| KvPlace {
+                slot,
+                generation,
+                offset,
+                bytes,
+                parent: parent(key),
+            });
+            (place, false)
         };
         keys.iter().map(place).collect()
     }

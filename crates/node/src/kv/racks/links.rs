@@ -145,8 +145,8 @@ impl Links {
         for mut lane in asked.collect::<Vec<_>>() {
             match answer(&mut lane, until).and_then(|reply| found(lane.node(), reply, keys.len())) {
                 Ok(found) => {
-                    for (spots, spot) in spots.iter_mut().zip(found.spots(&lane)) {
-                        spots.extend(spot);
+                    for (spots, its) in spots.iter_mut().zip(found.spots(&lane)) {
+                        spots.extend(its);
                     }
                     lane.give_back();
                 }
@@ -274,15 +274,16 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// For each key, if it has the block.
-    fn spots(self, lane: &Lane) -> Vec<Option<Spot>> {
+    /// For each key where it has the block, in memory before on the disk.
+    fn spots(self, lane: &Lane) -> Vec<Vec<Spot>> {
         let way = Way { link: Arc::clone(lane.link()), life: lane.life, handle: self.handle };
         let on_disk = self.on_disk.into_iter().chain(std::iter::repeat(None));
-        let spot = |(place, on_disk): (Option<KvPlace>, Option<u32>)| {
-            let bytes = place.as_ref().map(|place| place.bytes).or(on_disk)?;
-            Some(Spot { way: way.clone(), bytes, place })
+        let spots = |(place, on_disk): (Option<KvPlace>, Option<u32>)| {
+            let spot = |bytes, place| Spot { way: way.clone(), bytes, place };
+            let in_memory = place.map(|place| spot(place.bytes, Some(place)));
+            in_memory.into_iter().chain(on_disk.map(|bytes| spot(bytes, None))).collect()
         };
-        self.places.into_iter().zip(on_disk).map(spot).collect()
+        self.places.into_iter().zip(on_disk).map(spots).collect()
     }
 }
 
