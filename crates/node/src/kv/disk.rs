@@ -300,7 +300,8 @@ impl DiskTier {
         let was_staged =
             state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
         let was_here = state.log.forget(&fingerprint, key) || was_staged;
-        state.removals += u64::from(was_here);
+        // Also of what was not here: its bytes may have been read before the log went round and forgot them.
+        state.removals += 1;
         if was_here || state.may_have_more() {
             state.note_removed(fingerprint, *key);
             drop(state);
@@ -525,9 +526,15 @@ impl State {
 
     /// The staged block of a key.
     fn staged_block(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<&Staged> {
-        let number = self.staged_blocks.get(&(*fingerprint, *key))?;
+        self.staged_and_number(fingerprint, key).map(|(staged, _)| staged)
+    }
+
+    /// The same, and its number, which no other has.
+    fn staged_and_number(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<(&Staged, u64)> {
+        let number = *self.staged_blocks.get(&(*fingerprint, *key))?;
         // As many as there are staged.
-        self.staged.get((number - self.staged_first) as usize).filter(|staged| staged.is_live)
+        let staged = self.staged.get((number - self.staged_first) as usize);
+        staged.filter(|staged| staged.is_live).map(|staged| (staged, number))
     }
 
     /// Staged blocks for which this holds are not to come back; whether there was one.

@@ -62,10 +62,13 @@ impl DiskTier {
         let mut wanted = Vec::new();
         for key in keys {
             let state = self.lock();
-            if let Some(staged) = state.staged_block(fingerprint, key) {
+            if let Some((staged, its)) = state.staged_and_number(fingerprint, key) {
                 let (record, bytes, removals) = (staged.record, staged.bytes.clone(), state.removals);
                 drop(state);
-                let is_there = |state: &State| state.removals == removals;
+                let is_staged = |state: &State| {
+                    state.staged_and_number(fingerprint, key).is_some_and(|(_, number)| number == its)
+                };
+                let is_there = |state: &State| state.removals == removals || is_staged(state);
                 self.put(store, number, namespace, (&record, &bytes), is_there);
             } else if let Some(place) = state.log.find(fingerprint, key) {
                 wanted.push(Wanted { key: *key, place, removals: state.removals });

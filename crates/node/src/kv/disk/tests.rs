@@ -17,6 +17,10 @@ struct Trouble {
     fails: AtomicBool,
     /// Nothing is answered.
     holds: AtomicBool,
+    /// What was read is handed out when this ends.
+    reads_late: AtomicBool,
+    /// How many reads wait for that.
+    late: AtomicUsize,
     /// Of the next transfers that are made at once nothing arrives of the first, and nothing is answered any more: the node is killed.
     dies: AtomicBool,
     is_dead: AtomicBool,
@@ -56,6 +60,13 @@ impl Media for Troubled {
         }
         self.trouble.batches.fetch_add(1, Ordering::Relaxed);
         let results = self.file.transfer(transfers);
+        if matches!(transfers.first(), Some(Transfer::Read(..))) {
+            self.trouble.late.fetch_add(1, Ordering::Relaxed);
+            while self.trouble.reads_late.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.trouble.late.fetch_sub(1, Ordering::Relaxed);
+        }
         let flip = self.trouble.flips.load(Ordering::Relaxed);
         for transfer in transfers {
             if let Transfer::Read(_, bytes) = transfer
@@ -336,6 +347,59 @@ fn what_is_removed_while_the_disk_is_read_stays_away() {
     assert_eq!(world.tier.status().blocks, 0);
     let world = world.restart();
     assert_eq!(world.tier.status().blocks, 0);
+    world.end();
+}
+
+#[test]
+fn a_block_that_is_removed_while_it_is_read_stays_away_also_if_the_log_has_gone_round_meanwhile() {
+    let world = World::new("read-late");
+    (0..20).for_each(|number| world.put(number));
+    world.settle();
+    std::thread::scope(|scope| {
+        world.trouble.reads_late.store(true, Ordering::Relaxed);
+        let reader = scope.spawn(|| [3, 4].map(|number| world.get(number)));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while world.trouble.late.load(Ordering::Relaxed) == 0 {
+            assert!(Instant::now() < deadline, "nothing is read");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for number in 100.. {
+            if world.tier.length(&FINGERPRINT, &key(3)).is_none() {
+                break;
+            }
+            world.put(number);
+            world.settle();
+        }
+        assert!(!world.tier.removed(world.namespace.0, &key(3)), "the disk has it no more");
+        world.trouble.reads_late.store(false, Ordering::Relaxed);
+        let [removed, _] = reader.join().unwrap();
+        assert!(removed.is_none(), "who has removed it was answered");
+    });
+    world.end();
+}
+
+#[test]
+fn a_block_that_is_staged_comes_back_whatever_else_is_removed() {
+    let world = World::new("staged-removals");
+    world.trouble.holds.store(true, Ordering::Relaxed);
+    (0..12).for_each(|number| world.put(number));
+    assert!(!world.is_in_memory(1));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                world.tier.removed(world.namespace.0, &key(1000));
+            }
+        });
+        let get = |number| {
+            world.store.lock().store.remove(world.namespace, &key(number));
+            world.get(number) == Some(content(number))
+        };
+        let found = (0..60).filter(|number| get(number % 3)).count();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(found, 60);
+    });
+    world.trouble.holds.store(false, Ordering::Relaxed);
     world.end();
 }
 
