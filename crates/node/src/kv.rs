@@ -395,9 +395,8 @@ impl UserStore {
         let mut state = self.lock();
         let mut was_touched = |slot| self.was_touched(slot);
         let mut publish = |(index, &slot): (usize, &u32)| {
-            if let Some(sum) = sums.get(index).copied().or_else(|| taken.get(index).copied().flatten()) {
-                state.store.sum_of_written(session.0, slot, sum)?;
-            }
+            let sum = sums.get(index).copied().or_else(|| taken.get(index).copied().flatten());
+            state.store.sum_of_written(session.0, slot, sum)?;
             state.store.publish(session.0, slot, &mut was_touched)
         };
         let published =

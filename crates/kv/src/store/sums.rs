@@ -66,13 +66,14 @@ impl<W: Words> Store<W> {
         }
     }
 
-    /// Sets the checksum of what `writer` has written, before it is published.
+    /// Sets the checksum of what `writer` has written, before it is published; `None` if it is not known. What was set before is forgotten: it may be
+    /// that of what was refused.
     ///
     /// # Errors
     /// [`StoreError::NotReserved`].
-    pub fn sum_of_written(&mut self, writer: u64, slot: u32, sum: u32) -> Result<(), StoreError> {
+    pub fn sum_of_written(&mut self, writer: u64, slot: u32, sum: Option<u32>) -> Result<(), StoreError> {
         let its = self.chunks.get_mut(slot).filter(|used| used.writer == Some(writer));
-        its.ok_or(StoreError::NotReserved(slot))?.sum = Some(sum);
+        its.ok_or(StoreError::NotReserved(slot))?.sum = sum;
         Ok(())
     }
 

@@ -158,10 +158,8 @@ fn swap_in(
     (block, sum): (&KvSwap, Option<u32>),
 ) -> Result<Swapped, Refused> {
     let wish = Wish { namespace, key, bytes: block.bytes, parent: parent(block)? };
-    if let Some(sum) = sum {
-        let noted = state.store.sum_of_written(session.0, block.slot, sum);
-        noted.map_err(|error| refused(&error))?;
-    }
+    let noted = state.store.sum_of_written(session.0, block.slot, sum);
+    noted.map_err(|error| refused(&error))?;
     let swapped = state.store.swap(session.0, block.slot, &wish, expects(block.expects));
     swapped.map_err(|error| refused(&error))
 }

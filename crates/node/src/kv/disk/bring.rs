@@ -233,14 +233,11 @@ impl DiskTier {
             let _ = state.store.abort(number, slot);
             return;
         }
+        // The slot is this writer's.
         if record.is_fetched {
-            // The slot is this writer's.
             let _ = state.store.fetched(number, slot);
         }
-        if let Some(sum) = sum {
-            // As above.
-            let _ = state.store.sum_of_written(number, slot, sum);
-        }
+        let _ = state.store.sum_of_written(number, slot, sum);
         if matches!(state.store.publish(number, slot, &mut |slot| store.was_touched(slot)), Ok(true)) {
             // Room that is made meanwhile must not take it before it is read.
             hinterland_kv::touch(&store.touched, slot);

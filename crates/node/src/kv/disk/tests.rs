@@ -138,7 +138,7 @@ impl World {
         let reserved = self.store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
         let sum = self.store.view.write(offset, bytes, &[content]).unwrap().unwrap();
-        self.store.lock().store.sum_of_written(1, slot, sum).unwrap();
+        self.store.lock().store.sum_of_written(1, slot, Some(sum)).unwrap();
         assert!(self.store.lock().store.publish(1, slot, &mut |_| false).unwrap());
     }
 

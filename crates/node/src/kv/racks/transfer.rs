@@ -419,7 +419,7 @@ impl Transfer<'_> {
             let sum = sum.filter(|_| may_count);
             if let Some(of_bytes) = arriving.sum.filter(|_| self.is_right(arriving, sum)) {
                 // It is known, so nobody need take it again; the slot is this writer's.
-                let _ = state.store.sum_of_written(number, arriving.slot, of_bytes);
+                let _ = state.store.sum_of_written(number, arriving.slot, Some(of_bytes));
                 let _ = state.store.fetched(number, arriving.slot);
                 // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.
                 if matches!(
