@@ -301,13 +301,14 @@ impl<W: Words> Store<W> {
         self.keeper = Some(keeper);
     }
 
-    /// Tells `visit` of every published block.
-    pub fn each_block(&self, visit: &mut dyn FnMut(&Leaving)) {
+    /// Tells `visit` of every published block. It stays, and may leave or be removed as soon as this returns.
+    pub fn each_block(&self, visit: &mut dyn FnMut(&Departing)) {
         for (slot, used) in self.chunks.used() {
             if used.writer.is_some() || self.is_unchecked(slot) {
                 continue;
             }
-            visit(&self.leaving(slot, used));
+            let generation = header::generation(&self.words, &self.geometry, slot);
+            visit(&Departing { leaving: self.leaving(slot, used), slot, generation });
         }
     }
 

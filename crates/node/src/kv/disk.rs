@@ -346,17 +346,17 @@ impl DiskTier {
         keys.map(|key| key.filter(|_| is_working).and_then(|key| state.length(fingerprint, key))).collect()
     }
 
-    /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long. Whether the disk knows of all
+    /// Writes what is staged and these blocks, as far as they are still there, and ends the thread; gives up on a disk that takes too long. Whether the disk knows of all
     /// removals.
-    pub(super) fn stop(&self, view: &View, blocks: &[Leaving]) -> bool {
+    pub(super) fn stop(&self, view: &View, blocks: &[Departing]) -> bool {
         let until = Instant::now() + FAREWELL;
         self.begin_farewell(until);
-        for block in blocks {
-            if !self.waits_until(until, |state| state.staged_bytes + block.bytes as usize <= STAGED_BYTES_MAX)
-            {
+        for Departing { leaving, slot, generation } in blocks {
+            let length = leaving.bytes as usize;
+            if !self.waits_until(until, |state| state.staged_bytes + length <= STAGED_BYTES_MAX) {
                 break;
             }
-            self.stage(view, block);
+            self.stage_if(view, leaving, || view.is_of(*slot, *generation));
         }
         self.waits_until(until, State::is_idle);
         let mut state = self.lock();

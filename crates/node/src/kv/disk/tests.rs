@@ -379,6 +379,28 @@ fn a_block_that_is_removed_while_it_is_read_stays_away_also_if_the_log_has_gone_
 }
 
 #[test]
+fn a_block_that_leaves_while_the_node_stops_is_not_written_with_the_bytes_of_the_next_one() {
+    let world = World::new("stop");
+    for number in [1, 2] {
+        world.put(number);
+    }
+    let mut blocks = Vec::new();
+    // As where writers take no checksums: nothing else would tell.
+    world.store.lock().store.each_block(&mut |block| {
+        blocks.push(Departing { leaving: Leaving { sum: None, ..block.leaving }, ..*block });
+    });
+    // As what is fetched until the very end does, that nobody waits for.
+    assert!(world.store.lock().store.remove(world.namespace, &key(1)));
+    world.put(3);
+    let slot = |number| world.store.lock().store.inspect(world.namespace, &key(number)).unwrap().slot;
+    assert!(blocks.iter().any(|block| block.leaving.key == key(1) && block.slot == slot(3)));
+    world.tier.stop(&world.store.view, &blocks);
+    let world = World::on(world.path.clone());
+    assert_eq!([1, 2].map(|number| world.get(number)), [None, Some(content(2))]);
+    world.end();
+}
+
+#[test]
 fn a_block_that_is_staged_comes_back_whatever_else_is_removed() {
     let world = World::new("staged-removals");
     world.trouble.holds.store(true, Ordering::Relaxed);
