@@ -382,6 +382,15 @@ def peers():
     good(cuda.cuCtxDestroy_v2(far))
     assert cuda.cuCtxEnablePeerAccess(far, 0) == INVALID_CONTEXT
     assert near.value == current()
+    # What kernels reach is told by the one library as by the other; links between devices are none that anybody knows of.
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    good(nvml.nvmlInit_v2())
+    handles = [got(lambda place, at=at: nvml.nvmlDeviceGetHandleByIndex_v2(at, place)) for at in range(2)]
+    answers = [got(lambda place, kind=kind: nvml.nvmlDeviceGetP2PStatus(*handles, kind, place), kind=ctypes.c_int).value for kind in range(5)]
+    assert answers == [0, 0, 5, 5, 5]
+    assert got(lambda place: nvml.nvmlDeviceGetP2PStatus(handles[0], handles[0], 2, place), kind=ctypes.c_int).value == 5
+    place = ctypes.c_int()
+    assert nvml.nvmlDeviceGetP2PStatus(*handles, 5, by(place)) == nvml.nvmlDeviceGetP2PStatus(*handles, 0, None) == INVALID_VALUE + 1
 
 
 for part in sys.argv[1:]:

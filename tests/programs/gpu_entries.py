@@ -198,7 +198,7 @@ good(cuda.cuPointerGetAttributes(2, attributes, places, ctypes.c_uint64(ctypes.a
 assert kind.value == 0
 value, bus = ctypes.c_size_t(), ctypes.create_string_buffer(32)
 good(cuda.cuCtxGetLimit(ctypes.byref(value), 0))
-assert value.value == 1024 and cuda.cuCtxSetLimit(0, ctypes.c_size_t(1 << 20)) == 801
+assert value.value == 1024 and cuda.cuCtxSetLimit(0, ctypes.c_size_t(1 << 20)) == 215
 good(cuda.cuDeviceGetPCIBusId(bus, 32, 0))
 good(cuda.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), bus))
 major, minor = NUMBER(), NUMBER()

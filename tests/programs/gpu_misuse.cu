@@ -61,7 +61,7 @@ static void devices() {
     TELLS(cudaErrorUnsupportedLimit, cudaDeviceGetLimit(&bytes, cudaLimitDevRuntimeSyncDepth));
     TELLS(cudaErrorInvalidValue, cudaDeviceGetLimit(nullptr, cudaLimitStackSize));
     // More than the device begins with.
-    TELLS(cudaErrorNotSupported, cudaDeviceSetLimit(cudaLimitMallocHeapSize, (size_t) 1 << 30));
+    TELLS(cudaErrorUnsupportedLimit, cudaDeviceSetLimit(cudaLimitMallocHeapSize, (size_t) 1 << 30));
     GOOD(cudaDeviceGetAttribute(&number, cudaDevAttrIpcEventSupport, 0));
     EXPECT(number == 0);
     end();

@@ -195,7 +195,7 @@ static void settings() {
     GOOD(cudaDeviceGetLimit(&bytes, cudaLimitStackSize));
     EXPECT(bytes >= 1024);
     GOOD(cudaDeviceSetLimit(cudaLimitStackSize, bytes));
-    REFUSED(cudaDeviceSetLimit(cudaLimitStackSize, bytes << 10), cudaErrorNotSupported);
+    REFUSED(cudaDeviceSetLimit(cudaLimitStackSize, bytes << 10), cudaErrorUnsupportedLimit);
     REFUSED(cudaDeviceGetLimit(&bytes, (cudaLimit) 99), cudaErrorInvalidValue);
     cudaStream_t stream;
     int priority = 0, least = 0, greatest = 0;

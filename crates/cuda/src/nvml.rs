@@ -372,6 +372,33 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetGpuFabricInfoV(handle: *mut c_void, pla
     })
 }
 
+/// What two devices can do with each other's memory, by a number of the kind of access. Engines ask for links between all of their devices, and share memory among
+/// their processes where there are some: no device is said to have one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetP2PStatus(
+    handle: *mut c_void,
+    peer: *mut c_void,
+    kind: c_int,
+    status: *mut c_int,
+) -> Status {
+    const THERE: c_int = 0;
+    const NOT_SUPPORTED: c_int = 5;
+    /// Reading and writing, which kernels do where the driver says that they can, and links, atomics, and ways over the bus, of which the node says nothing.
+    const ACCESS: std::ops::RangeInclusive<c_int> = 0..=1;
+    const UNTOLD: std::ops::RangeInclusive<c_int> = 2..=4;
+    nvml(|facts| {
+        let ((own, known), (other, _)) = (device(facts, handle)?, device(facts, peer)?);
+        let reaches = own == other || known.peers.checked_shr(other).unwrap_or(0) & 1 != 0;
+        let answer = match kind {
+            kind if ACCESS.contains(&kind) && reaches => THERE,
+            kind if ACCESS.contains(&kind) || UNTOLD.contains(&kind) => NOT_SUPPORTED,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        // SAFETY: a place for a result, as documented.
+        unsafe { put(status, answer) }
+    })
+}
+
 /// The compute capability of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetCudaComputeCapability(

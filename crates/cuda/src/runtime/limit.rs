@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::{give, give_if};
-use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED, UNSUPPORTED_LIMIT};
+use crate::code::{Code, INVALID_VALUE, UNSUPPORTED_LIMIT};
 use crate::core::attribute;
 use crate::core::session::Session;
 use crate::core::thread::{device, with_session};
@@ -52,7 +52,7 @@ pub extern "C" fn hl_cudaDeviceSetLimit(number: c_int, value: usize) -> Code {
             eprintln!(
                 "hinterland: {what} is {most} on a GPU elsewhere and cannot be {value} (hint: a program that goes on has that, and one that needs more has to run beside the GPU)"
             );
-            return Err(NOT_SUPPORTED);
+            return Err(UNSUPPORTED_LIMIT);
         }
         Ok(())
     })
