@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -19,18 +19,15 @@ use super::session::Session;
 use super::stream::{APART, Stream};
 use crate::code::{CAPTURE_UNSUPPORTED, Code, NO_MEMORY, NOT_PERMITTED};
 
-/// How long a call waits for functions, none of which returns, before the program is told: it may be one that waits for that call.
+/// How long one function runs while a call waits, before the program is told: it may be one that waits for that call.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
-static SAID: Once = Once::new();
 
-/// Says, once, that a call waits for a function that does not return.
+/// Says that a call waits while a function does not return.
 fn say_wait() {
-    SAID.call_once(|| {
-        eprintln!(
-            "hinterland: a call has waited {} s for a function of the program that a stream calls, which has not returned (hint: a function must not wait for a call that puts work behind it, nor for what that call's thread does then: with a GPU elsewhere such a call returns when the function has)",
-            PATIENCE.as_secs()
-        );
-    });
+    eprintln!(
+        "hinterland: a function of the program that a stream calls has not returned for {} s, and a call waits for it, or for a launch of a graph that calls functions (hint: a function must not wait for a call that puts work behind it, nor for what that call's thread does then: with a GPU elsewhere such a call returns when the function has)",
+        PATIENCE.as_secs()
+    );
 }
 
 /// What is called, with the error of the work before it or 0.
@@ -100,6 +97,11 @@ struct State {
     /// Launches of graphs that functions are called in, by the threads that make them, from their first command to their last.
     launches: Vec<(ThreadId, Place)>,
     has_thread: bool,
+    /// The function that is being called, by how many were before it. While this is none, the work in front of the next one is what is waited for.
+    called: Option<u64>,
+    calls: u64,
+    /// Whether the program was told that a function does not return.
+    has_said: bool,
 }
 
 impl State {
@@ -174,14 +176,26 @@ impl Callbacks {
         }
         let mut state = self.state();
         while is_so(&state) {
+            let called = state.called;
             let waited = self.changed.wait_timeout(state, PATIENCE);
             let (after, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
             state = after;
-            if outcome.timed_out() {
+            if outcome.timed_out() && !state.has_said && called.is_some() && state.called == called {
+                state.has_said = true;
+                // Whoever reads standard error may be slow, and the function may return meanwhile.
+                drop(state);
                 say_wait();
+                state = self.state();
             }
         }
         Ok(state)
+    }
+
+    /// The next function is being called.
+    fn begin(&self) {
+        let mut state = self.state();
+        state.calls += 1;
+        state.called = Some(state.calls);
     }
 
     /// The next function; waits for one.
@@ -198,6 +212,7 @@ impl Callbacks {
     fn finish(&self) {
         let mut state = self.state();
         state.open.pop_front();
+        state.called = None;
         self.count(&state);
     }
 }
@@ -329,6 +344,7 @@ impl Session {
             for mark in &next.marks {
                 outcome = outcome.and(self.wait_mark(mark));
             }
+            callbacks.begin();
             (next.call)(outcome.err().unwrap_or_else(|| self.sticky()));
             callbacks.finish();
         }
@@ -363,13 +379,27 @@ mod tests {
         with_lasting_session(|session| {
             let stream = session.create_stream(HERE, APART, 0).unwrap();
             let until_said = |_| {
-                while !SAID.is_completed() {
+                while !session.callbacks.state().has_said {
                     std::thread::yield_now();
                 }
             };
             session.call_in_order(&stream, Box::new(until_said)).unwrap();
             session.wait_callbacks(&stream).unwrap();
-            assert!(SAID.is_completed());
+            assert!(session.callbacks.state().has_said);
         });
+    }
+
+    #[test]
+    fn no_function_is_blamed_for_the_work_in_front_of_it() {
+        let callbacks = Callbacks::default();
+        callbacks.state().open.push_back(None);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| callbacks.wait(|state| !state.open.is_empty()).map(drop));
+            std::thread::sleep(PATIENCE * 3 / 2);
+            callbacks.begin();
+            callbacks.finish();
+            waits.join().unwrap().unwrap();
+        });
+        assert!(!callbacks.state().has_said);
     }
 }
