@@ -8,6 +8,7 @@
 
 #include "streams.h"
 
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -264,7 +265,7 @@ FACE int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, size_t stre
 
 /* --- the driver: streams, events, kernels --- */
 
-const size_t ADD = 2, AWAIT = 3; /* the kernels that add and wait, of lend.h */
+const size_t COPY = 1, ADD = 2, AWAIT = 3; /* the kernels that copy, and those that add and wait, of lend.h */
 
 FACE int cuStreamCreate(size_t *stream, unsigned) {
     return *stream = reinterpret_cast<size_t>(new Stream(world().gate)), entered() ? OK : NO_CONTEXT;
@@ -299,8 +300,8 @@ FACE int cuModuleLoadData(size_t *module, const void *image) {
     return *module = 1, is_known ? OK : NO_IMAGE;
 }
 FACE int cuModuleGetFunction(size_t *function, size_t, const char *name) {
-    *function = std::strcmp(name, "add") == 0 ? ADD : std::strcmp(name, "await") == 0 ? AWAIT : 1;
-    return *function != 1 || std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
+    *function = std::strcmp(name, "add") == 0 ? ADD : std::strcmp(name, "await") == 0 ? AWAIT : COPY;
+    return *function != COPY || std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
 }
 FACE int cuModuleUnload(size_t) { return OK; }
 FACE int cuLaunchKernel(size_t, unsigned groups, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned,

@@ -428,10 +428,19 @@ fn add(stream: u32) -> Launch {
 
 /// Gives the stand-in's kernel that adds the name 1; its parameters are what the stand-in says.
 fn name_add(client: &mut Client) {
-    name_kernel(client, ".param .u64 numbers, .param .u32 count, .param .u32 value");
+    name_kernel(client, ADD_PARAMETERS);
 }
 
+const ADD_PARAMETERS: &str = ".param .u64 numbers, .param .u32 count, .param .u32 value";
+
 fn name_kernel(client: &mut Client, parameters: &str) {
+    load_module(client, parameters);
+    let function = Function { function: 1, module: 1 };
+    client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"add");
+}
+
+/// Has the node load a module, by the name 1.
+fn load_module(client: &mut Client, parameters: &str) {
     let ptx = format!(
         ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry add({parameters}) {{ ret; }}\n"
     );
@@ -441,8 +450,6 @@ fn name_kernel(client: &mut Client, parameters: &str) {
     client.send::<{ Module::BYTES }>(Module::WORD, |body| module.put(body), &[]);
     let part = ModulePart { module: 1 };
     client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), &image);
-    let function = Function { function: 1, module: 1 };
-    client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"add");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the node makes of what only a driver knows or does: with the one that stands in for it.
 
-use super::{Client, Node, PIECE, add, name_add, stand_in};
+use super::{ADD_PARAMETERS, Client, Node, PIECE, add, load_module, name_add, stand_in};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
@@ -352,7 +352,7 @@ fn adding(address: u64, value: u32) -> Vec<u8> {
 
 #[test]
 fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is() {
-    // There is one instance and no second; nodes cannot be switched, and instances are made anew; both can be.
+    // There is one instance and no second; nodes cannot be switched, and instances are made anew, 16 at most; both can be.
     for lacks in ["instances", "switches", ""] {
         let driver = stand_in();
         let node = Node::with_driver(&format!("nodes-{lacks}"), &["--device", "cuda"], &driver, lacks);
@@ -400,15 +400,23 @@ fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is()
             assert_eq!(added(&mut client), 111, "{lacks}");
             send!(client, GraphSwitch { exec: 1, step: 2, is_on: 0 });
             assert_eq!(added(&mut client), 11, "{lacks}");
+            // However many come before a launch, there is one instance more, and one to try.
+            for is_on in [1, 0].repeat(16) {
+                send!(client, GraphSwitch { exec: 1, step: 0, is_on });
+            }
+            send!(client, GraphSwitch { exec: 1, step: 2, is_on: 1 });
+            assert_eq!(added(&mut client), 110, "{lacks}");
         }
     }
 }
 
 #[test]
 fn an_instance_goes_on_when_what_it_leaves_out_has_gone() {
-    for lacks in ["switches", ""] {
+    // What has gone is missing, or has left its name to a kernel that takes more parameters.
+    for (lacks, is_other) in [("switches", false), ("", false), ("", true)] {
         let driver = stand_in();
-        let node = Node::with_driver(&format!("gone-{lacks}"), &["--device", "cuda"], &driver, lacks);
+        let name = format!("gone-{lacks}-{is_other}");
+        let node = Node::with_driver(&name, &["--device", "cuda"], &driver, lacks);
         let mut client = Client::open(node.unix(), 0).unwrap();
         std::fs::remove_file(&driver).unwrap();
         let address = client.map(1);
@@ -431,6 +439,12 @@ fn an_instance_goes_on_when_what_it_leaves_out_has_gone() {
         client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
         send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
         send!(client, ModuleDrop { module: 1 });
+        if is_other {
+            load_module(&mut client, ADD_PARAMETERS);
+            let function = Function { function: 1, module: 1 };
+            let name = b"hinterland_copy";
+            client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), name);
+        }
         send!(client, GraphSwitch { exec: 1, step: 1, is_on: 0 });
         let change = GraphChange { exec: 1, step: 0, word: Fill::WORD };
         client.send::<{ GraphChange::BYTES }>(GraphChange::WORD, |body| change.put(body), &fill(6));

@@ -33,6 +33,8 @@ struct Exec {
     nodes: Vec<Option<GraphNode>>,
     /// Commands whose nodes are switched off.
     off: BTreeSet<usize>,
+    /// Whether the driver refused a change of one node: the next launch has it take all that the graph says.
+    is_behind: bool,
     own: Option<Own>,
     /// What it uses besides. That of an instance that is updated stays as well: a launch of it may still run.
     kept: Kept,
@@ -150,7 +152,8 @@ impl CudaMachine {
         let Capture { captured, kept, nodes } = capture;
         match lent.instantiate(&captured) {
             Ok(instance) => {
-                Ok(Exec { device, instance, captured, nodes, off: BTreeSet::new(), own: None, kept })
+                let (off, is_behind, own) = (BTreeSet::new(), false, None);
+                Ok(Exec { device, instance, captured, nodes, off, is_behind, own, kept })
             }
             Err(failure) => {
                 lent.end_graph(captured);
@@ -169,9 +172,13 @@ impl CudaMachine {
         let known = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
         let place = passage(larger.as_ref().or(known), graph);
         let outcome = self.update_exec(exec, &lent, graph, place, are_alike);
-        let unused = match (&outcome, self.execs.execs.get_mut(&exec), larger) {
-            (Ok(()), Some(known), Some(larger)) => known.own.replace(larger),
-            (_, _, larger) => larger,
+        let known = self.execs.execs.get_mut(&exec).filter(|_| outcome.is_ok());
+        let unused = match (known, larger) {
+            (Some(known), larger) => {
+                known.is_behind = false;
+                if larger.is_some() { std::mem::replace(&mut known.own, larger) } else { None }
+            }
+            (None, larger) => larger,
         };
         self.execs.give_back(device, unused);
         outcome
@@ -214,18 +221,28 @@ impl CudaMachine {
         Ok(())
     }
 
-    /// Has an instance do what its graph says since a command of it is another one, or is switched.
+    /// Has an instance do what its graph says since a command of it is another one, or is switched. What the driver does not change by itself is left to the next
+    /// launch, which makes one capture of all such changes before it.
     pub(super) fn change_exec_step(&mut self, exec: u32, graph: &Graph, step: usize) -> Result<(), Failure> {
         let Self { devices, programs, execs, .. } = self;
         let known =
             execs.execs.get_mut(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
-        let lent = &devices[known.device as usize].lent;
-        let is_done = if graph.is_off(step) != known.off.contains(&step) {
-            known.switch(lent, graph)
+        if known.is_behind {
+            return Ok(());
+        }
+        let (lent, is_on) = (&devices[known.device as usize].lent, !graph.is_off(step));
+        let is_done = if is_on == known.off.contains(&step) {
+            let is_done = known.is_switched(lent, step, is_on);
+            match is_done {
+                true if is_on => drop(known.off.remove(&step)),
+                true => drop(known.off.insert(step)),
+                false => {}
+            }
+            is_done
         } else if let (Some(Some(node)), Some((_, Work::Launch(launch)))) =
             (known.nodes.get(step), graph.work_at(step))
         {
-            let kernel = programs.kernel(launch.fields.function)?;
+            let kernel = programs.kernel_given(launch.fields.function, launch.parameters.bytes())?;
             lent.change_kernel(
                 &known.instance,
                 *node,
@@ -236,7 +253,8 @@ impl CudaMachine {
         } else {
             false
         };
-        if is_done { Ok(()) } else { self.change_exec(exec, graph, true) }
+        known.is_behind = !is_done;
+        Ok(())
     }
 
     pub(super) fn end_exec(&mut self, exec: u32) {
@@ -275,6 +293,9 @@ impl CudaMachine {
     ) -> Result<(), Failure> {
         let device = self.ready(name)?;
         let lent = Arc::clone(&self.devices[device as usize].lent);
+        if self.execs.execs.get(&exec).is_some_and(|known| known.is_behind) {
+            self.change_exec(exec, graph, true)?;
+        }
         let known =
             self.execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
         let start = known.own.as_ref().map(|own| own.scratch.address);

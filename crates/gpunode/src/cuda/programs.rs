@@ -7,13 +7,20 @@ use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::program::{Kernel, Module};
 use std::collections::HashMap;
 
+/// A kernel, its device, and the bytes of parameters that it takes, if that is known.
+struct Known {
+    device: u32,
+    kernel: Kernel,
+    parameter_bytes: Option<usize>,
+}
+
 /// Kernels by the client's names.
 #[derive(Default)]
 pub(super) struct Programs {
     modules: HashMap<u32, (u32, Module)>,
     /// What the image of each module says of its kernels.
     layouts: HashMap<u32, Kernels>,
-    kernels: HashMap<u32, (u32, Kernel)>,
+    kernels: HashMap<u32, Known>,
 }
 
 impl Programs {
@@ -40,7 +47,24 @@ impl Programs {
 
     /// The device of a kernel, and the kernel.
     pub(super) fn placed(&self, function: u32) -> Result<(u32, Kernel), Failure> {
-        self.kernels.get(&function).copied().ok_or_else(|| Failure::unknown("kernel", function))
+        self.known(function).map(|known| (known.device, known.kernel))
+    }
+
+    fn known(&self, function: u32) -> Result<&Known, Failure> {
+        self.kernels.get(&function).ok_or_else(|| Failure::unknown("kernel", function))
+    }
+
+    /// A kernel that a list names, which is given so many bytes of parameters: its name may be another one's since the list was looked at, and the driver reads as
+    /// many as the kernel takes.
+    pub(super) fn kernel_given(&self, function: u32, bytes: usize) -> Result<Kernel, Failure> {
+        let known = self.known(function)?;
+        if known.parameter_bytes.is_some_and(|taken| bytes < taken) {
+            let words = format!(
+                "a kernel that has the name of another one takes more than {bytes} bytes of parameters"
+            );
+            return Err(Failure::value(words));
+        }
+        Ok(known.kernel)
     }
 
     /// Loads the one image of a fat binary on a device.
@@ -103,7 +127,8 @@ impl Programs {
                 return Err(Failure::new(number::NOT_SUPPORTED, words));
             }
         }
-        self.kernels.insert(function, (device, kernel));
-        Ok(there.map(|all| all.last().map_or(0, |(offset, bytes)| offset + bytes)))
+        let parameter_bytes = there.map(|all| all.last().map_or(0, |(offset, bytes)| offset + bytes));
+        self.kernels.insert(function, Known { device, kernel, parameter_bytes });
+        Ok(parameter_bytes)
     }
 }

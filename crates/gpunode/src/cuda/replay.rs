@@ -204,7 +204,7 @@ impl Replay<'_> {
         let device = self.device;
         match work {
             Work::Launch(launch) => {
-                let kernel = self.programs.kernel(launch.fields.function)?;
+                let kernel = self.programs.kernel_given(launch.fields.function, launch.parameters.bytes())?;
                 self.parameters.clear();
                 launch.parameters.append_to(&mut self.parameters);
                 let shape = shape(&launch.fields);
