@@ -874,3 +874,54 @@ fn memory_of_the_program_is_not_taken_for_a_variable_of_the_node_nor_comes_to_li
     });
     assert!(Mapping::reserve(Some(free), PAGE).is_ok(), "the session is over");
 }
+
+#[test]
+fn what_the_node_refused_of_an_instance_is_told_again_when_it_is_wanted_again() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let node = |value| {
+        let mut list = List::default();
+        let fill = Fill { stream: 0, element: 1, address: 0, count: 0, value };
+        list.push(0, None, &fill, 0, |_| ()).unwrap();
+        Node::own(NodeKind::Fill, list, Given::Nothing)
+    };
+    let is_update = |command: &Command| matches!(command, Command::GraphUpdate(_));
+    let is_made = |command: &Command| matches!(command, Command::GraphInstantiate(_));
+    let mut count = 0;
+    // What is sent up to a command of a kind, which the node refuses if it is told to.
+    let mut until = |is_last: fn(&Command) -> bool, is_refused: bool| {
+        let mut seen = Vec::new();
+        session.flush().unwrap();
+        answer_one(&mut theirs, |command| {
+            count += 1;
+            seen.push(*command);
+            let words = Fault { error: 1, library: library::DRIVER, sticky: 0, command: count };
+            let answers = if is_refused { vec![answer(&words, b"no")] } else { Vec::new() };
+            is_last(command).then_some(answers)
+        });
+        seen
+    };
+    let graph = session.add_graph(HERE, 0).unwrap();
+    session.add_node(&graph, &[], node(1)).unwrap();
+    let exec = session.instantiate(&graph, 0).unwrap();
+    until(is_made, false);
+    session.add_node(&graph, &[], node(2)).unwrap();
+    session.update_exec(exec, &graph).unwrap();
+    until(is_update, true);
+    // The same again, and once more, of which the node has nothing to hear.
+    session.update_exec(exec, &graph).unwrap();
+    session.update_exec(exec, &graph).unwrap();
+    let other = session.instantiate(&graph, 0).unwrap();
+    assert_eq!(until(is_made, true).iter().filter(|command| is_update(command)).count(), 1);
+    // One that the node did not make is made, and neither updated nor ended.
+    session.update_exec(other, &graph).unwrap();
+    session.destroy_exec(other).unwrap();
+    session.destroy_exec(exec).unwrap();
+    drop(session);
+    let rest = all_sent(theirs);
+    let count = |is_one: fn(&Command) -> bool| rest.iter().filter(|command| is_one(command)).count();
+    assert_eq!((count(is_update), count(is_made)), (0, 1));
+    assert_eq!(count(|command| matches!(command, Command::GraphExecDestroy(_))), 2);
+}

@@ -117,7 +117,7 @@ pub struct Inbox {
     sticky: AtomicI32,
     /// A fault that is told once.
     once: AtomicI32,
-    /// Commands that the node refused, by their count, as far as nobody has asked.
+    /// Commands that the node refused, by their count.
     refused: Mutex<VecDeque<RangeInclusive<u64>>>,
     has_spoken: AtomicBool,
     /// Times that a thread waited for the node.
@@ -417,9 +417,10 @@ impl Inbox {
         refused.push_back(command..=command);
     }
 
-    /// Commands that the node refused since this was last asked.
-    pub(super) fn take_refused(&self) -> VecDeque<RangeInclusive<u64>> {
-        std::mem::take(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Whether the node has said that it refused a command, as far as that was read and is remembered.
+    pub(super) fn is_refused(&self, command: u64) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.iter().any(|run| run.contains(&command))
     }
 
     fn take_fault(&self, error: Code, from: u32, sticky: bool, text: &str) {

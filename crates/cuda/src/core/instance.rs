@@ -208,12 +208,23 @@ impl Does {
     }
 }
 
+/// An instance of a part, as the node knows it.
+#[derive(Debug)]
+struct Named {
+    exec: u32,
+    /// The command that the node made it with, or had it take its list with, by its count, and whether it is the former.
+    listed: u64,
+    is_new: bool,
+    /// The last command that says what it does: if one was refused, so is this.
+    last: u64,
+}
+
 /// A definition, ready to be launched. A launch has it until it is over, whatever the instance does by then.
 #[derive(Debug)]
 struct Made {
     definition: Arc<Definition>,
-    /// What the node calls an instance of each of its parts.
-    names: Vec<u32>,
+    /// An instance of each of its parts.
+    names: Vec<Named>,
     /// How many the instance had before.
     serial: u64,
 }
@@ -309,7 +320,7 @@ impl Session {
     /// # Errors
     /// One has gone.
     fn check_names(&self, graph: &Definition) -> Result<(), Code> {
-        let mut unsent = graph.parts().filter(|part| !part.was_sent.load(Ordering::Relaxed));
+        let mut unsent = graph.parts().filter(|part| !self.has_part(part));
         unsent.try_for_each(|part| {
             part.list.handles().into_iter().try_for_each(|handle| self.blas.known(handle))?;
             part.list.events().into_iter().try_for_each(|event| self.events.get(event).map(drop))
@@ -325,11 +336,19 @@ impl Session {
         graph.parts().try_for_each(|part| self.send_part(part))
     }
 
+    /// Whether a list was sent, and not refused. The node knows no list that it refused: none is sent as what differs from it, and it is sent anew when it is needed
+    /// again.
+    fn has_part(&self, part: &Part) -> bool {
+        part.was_sent.load(Ordering::Relaxed)
+            && !self.inbox.is_refused(part.sent_with.load(Ordering::Relaxed))
+    }
+
     /// Sends a list, once: as a whole, or as what differs from one that the node has.
     fn send_part(&self, graph: &Arc<Part>) -> Result<(), Code> {
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        self.forget_refused(&mut bases)?;
-        if graph.was_sent.swap(true, Ordering::Relaxed) {
+        self.inbox.drain()?;
+        bases.retain(|base| self.has_part(base));
+        if self.has_part(graph) {
             return Ok(());
         }
         let mut edits = Vec::new();
@@ -356,29 +375,13 @@ impl Session {
             last = self.send_with_tail(&message, part.len(), |tail| tail.put(0, part))?;
         }
         graph.sent_with.store(last, Ordering::Relaxed);
+        graph.was_sent.store(true, Ordering::Relaxed);
         bases.push_back(graph.clone());
         if bases.len() > BASES_MAX
             && let Some(old) = bases.pop_front()
             && old.was_dropped.load(Ordering::Relaxed)
         {
             self.send(&GraphDestroy { graph: old.number })?;
-        }
-        Ok(())
-    }
-
-    /// The node knows no list that it refused: none is sent as what differs from it, and it is sent anew when it is needed again.
-    fn forget_refused(&self, bases: &mut VecDeque<Arc<Part>>) -> Result<(), Code> {
-        self.inbox.drain()?;
-        let refused = self.inbox.take_refused();
-        if !refused.is_empty() {
-            bases.retain(|base| {
-                let last = base.sent_with.load(Ordering::Relaxed);
-                let is_refused = refused.iter().any(|run| run.contains(&last));
-                if is_refused {
-                    base.was_sent.store(false, Ordering::Relaxed);
-                }
-                !is_refused
-            });
         }
         Ok(())
     }
@@ -397,7 +400,7 @@ impl Session {
             return Ok(());
         }
         // A base lives on at the node until another takes its place.
-        if graph.was_sent.load(Ordering::Relaxed) && !bases.iter().any(|base| base.number == graph.number) {
+        if self.has_part(graph) && !bases.iter().any(|base| base.number == graph.number) {
             self.send(&GraphDestroy { graph: graph.number })?;
         }
         Ok(())
@@ -423,14 +426,20 @@ impl Session {
         Ok(name)
     }
 
-    fn instantiate_parts(&self, graph: &Definition, flags: u64) -> Result<Vec<u32>, Code> {
+    fn instantiate_parts(&self, graph: &Definition, flags: u64) -> Result<Vec<Named>, Code> {
         graph.parts().map(|part| self.instantiate_part(part, flags)).collect()
     }
 
-    fn instantiate_part(&self, part: &Part, flags: u64) -> Result<u32, Code> {
+    fn instantiate_part(&self, part: &Part, flags: u64) -> Result<Named, Code> {
         let exec = self.instances.next_exec.fetch_add(1, Ordering::Relaxed);
-        self.send(&GraphInstantiate { exec, graph: part.number, flags })?;
-        Ok(exec)
+        let listed = self.send(&GraphInstantiate { exec, graph: part.number, flags })?;
+        Ok(Named { exec, listed, is_new: true, last: listed })
+    }
+
+    /// Whether the node has an instance by this name: one that it refused to make, or to change a command of, is none. One whose update it refused is launched no
+    /// more, and can be updated again.
+    fn has_exec(&self, named: &Named) -> bool {
+        !self.inbox.is_refused(named.last) || !named.is_new && self.inbox.is_refused(named.listed)
     }
 
     /// Makes an instance do what a graph does, from the next launch on. What is switched off stays so if the graph has as many nodes as it had, of the same
@@ -440,6 +449,8 @@ impl Session {
     /// There is no such instance, a function of the program calls this, it names what has gone, or the node is gone.
     pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
         let exec = self.instances.execs.get(exec)?;
+        // What it says of an update before: that one is then made again.
+        self.inbox.drain()?;
         exec.with(|does| {
             let Source { place, nodes, .. } = &graph.source;
             let off = &does.wanted.source.off;
@@ -488,19 +499,20 @@ impl Session {
 
     /// Has the node know what an instance is to do.
     pub(super) fn make_ready(&self, does: &mut Does, flags: u64) -> Result<(), Code> {
-        if Arc::ptr_eq(&does.wanted, &does.made.definition) {
+        let is_refused = does.made.names.iter().any(|named| self.inbox.is_refused(named.last));
+        if Arc::ptr_eq(&does.wanted, &does.made.definition) && !is_refused {
             return Ok(());
         }
         let mut definition = does.wanted.clone();
         // A launch by another thread goes on with what it has.
         let made = Arc::get_mut(&mut does.made);
         let names = match made.map(|made| (made.definition.changes_to(&definition), made)) {
-            Some((Some((changed, switched)), made)) if !self.without.graph_edits => {
-                let names = std::mem::take(&mut made.names);
+            Some((Some((changed, switched)), made)) if !self.without.graph_edits && !is_refused => {
+                let mut names = std::mem::take(&mut made.names);
                 let part = definition.parts().next();
-                if let (Some(part), [exec]) = (part, &names[..]) {
-                    self.send_changes(*exec, part, &changed)?;
-                    self.send_switches(*exec, &definition, switched)?;
+                if let (Some(part), [named]) = (part, &mut names[..]) {
+                    self.send_changes(named, part, &changed)?;
+                    self.send_switches(named, &definition, switched)?;
                 }
                 names
             }
@@ -510,7 +522,7 @@ impl Session {
                     does.wanted = definition.clone();
                 }
                 self.send_definition(&definition)?;
-                let names = match other {
+                let mut names = match other {
                     Some((_, made)) => {
                         self.update_parts(std::mem::take(&mut made.names), &definition, flags)?
                     }
@@ -519,8 +531,8 @@ impl Session {
                 if definition.is_own {
                     self.drop_definition(&definition)?;
                 }
-                names.iter().try_for_each(|exec| {
-                    self.send_switches(*exec, &definition, definition.off.iter().copied())
+                names.iter_mut().try_for_each(|named| {
+                    self.send_switches(named, &definition, definition.off.iter().copied())
                 })?;
                 names
             }
@@ -547,46 +559,53 @@ impl Session {
     }
 
     /// Has an instance at the node do commands of a list in the place of those that it has.
-    fn send_changes(&self, exec: u32, to: &Part, commands: &[usize]) -> Result<(), Code> {
-        commands.iter().try_for_each(|entry| {
+    fn send_changes(&self, named: &mut Named, to: &Part, commands: &[usize]) -> Result<(), Code> {
+        for entry in commands {
             let (word, body) = to.list.frame(*entry);
             // A list has fewer commands than that.
-            let message = GraphChange { exec, step: *entry as u32, word };
-            self.send_with_tail(&message, body.len(), |tail| tail.put(0, body)).map(drop)
-        })
+            let message = GraphChange { exec: named.exec, step: *entry as u32, word };
+            named.last = self.send_with_tail(&message, body.len(), |tail| tail.put(0, body))?;
+        }
+        Ok(())
     }
 
     /// Has an instance at the node leave commands out, or do them, as a definition says.
     fn send_switches(
         &self,
-        exec: u32,
+        named: &mut Named,
         to: &Definition,
         commands: impl IntoIterator<Item = usize>,
     ) -> Result<(), Code> {
-        commands.into_iter().try_for_each(|entry| {
+        for entry in commands {
             let is_on = u32::from(!to.off.contains(&entry));
             // As above.
-            self.send(&GraphSwitch { exec, step: entry as u32, is_on }).map(drop)
-        })
+            named.last = self.send(&GraphSwitch { exec: named.exec, step: entry as u32, is_on })?;
+        }
+        Ok(())
     }
 
     /// Has instances at the node do what the parts of a definition say, and makes or ends some if these are more or fewer.
-    fn update_parts(&self, had: Vec<u32>, graph: &Definition, flags: u64) -> Result<Vec<u32>, Code> {
-        let (mut had, mut names) = (had.into_iter(), Vec::new());
+    fn update_parts(&self, had: Vec<Named>, graph: &Definition, flags: u64) -> Result<Vec<Named>, Code> {
+        let mut had = had.into_iter().filter(|named| self.has_exec(named));
+        let mut names = Vec::new();
         for part in graph.parts() {
             names.push(match had.next() {
-                Some(exec) => self.send(&GraphUpdate { exec, graph: part.number }).map(|_| exec)?,
+                Some(Named { exec, .. }) => {
+                    let listed = self.send(&GraphUpdate { exec, graph: part.number })?;
+                    Named { exec, listed, is_new: false, last: listed }
+                }
                 None => self.instantiate_part(part, flags)?,
             });
         }
-        had.try_for_each(|exec| self.send(&GraphExecDestroy { exec }).map(drop))?;
+        had.try_for_each(|Named { exec, .. }| self.send(&GraphExecDestroy { exec }).map(drop))?;
         Ok(names)
     }
 
     /// An instance or a launch has no more use for this: the last one ends it.
     fn let_go(&self, made: Arc<Made>) -> Result<(), Code> {
         let Some(made) = Arc::into_inner(made) else { return Ok(()) };
-        made.names.iter().try_for_each(|exec| self.send(&GraphExecDestroy { exec: *exec }).map(drop))?;
+        let there = made.names.iter().filter(|named| self.has_exec(named));
+        there.map(|named| named.exec).try_for_each(|exec| self.send(&GraphExecDestroy { exec }).map(drop))?;
         self.release(&made.definition.source.memory)
     }
 
@@ -671,8 +690,8 @@ impl Session {
             match step {
                 Step::Launch(part) => {
                     // There is one for each.
-                    let name = names.next().ok_or(INVALID_VALUE)?;
-                    self.launch_part(*name, part, stream)?;
+                    let named = names.next().ok_or(INVALID_VALUE)?;
+                    self.launch_part(named.exec, part, stream)?;
                 }
                 Step::Call(call) => self.call_begun(stream, call.call())?,
             }
