@@ -542,12 +542,14 @@ impl Session {
         self.let_go(std::mem::replace(&mut does.made, made))
     }
 
-    /// Whether a command that launches leave out names memory that has gone: the node would refuse the list that has it.
+    /// Whether a command that launches leave out names memory or a kernel that has gone: the node would refuse the list that has it.
     fn has_lost(&self, definition: &Definition) -> bool {
-        let is_there = |(start, bytes)| bytes == 0 || self.check_range(start, bytes).is_ok();
-        definition.parts().any(|part| {
-            definition.off.iter().any(|entry| !part.list.ranges_at(*entry).into_iter().all(is_there))
-        })
+        let has_range = |(start, bytes)| bytes == 0 || self.check_range(start, bytes).is_ok();
+        let is_there = |list: &List, entry: usize| {
+            list.kernel_at(entry).is_none_or(|kernel| self.has_kernel(kernel))
+                && list.ranges_at(entry).into_iter().all(has_range)
+        };
+        definition.parts().any(|part| definition.off.iter().any(|entry| !is_there(&part.list, *entry)))
     }
 
     /// The same with a list that does not have what launches leave out.

@@ -370,6 +370,14 @@ impl List {
         self.frame(0).1.get(Launch::BYTES..).unwrap_or_default()
     }
 
+    /// The kernel of a command that is a launch.
+    pub(super) fn kernel_at(&self, index: usize) -> Option<u32> {
+        match self.frame(index) {
+            (Launch::WORD, body) => Some(Launch::take(body).function),
+            _ => None,
+        }
+    }
+
     /// Flags and clusters of a command that is a launch.
     #[must_use]
     pub fn launch_attributes_at(&self, index: usize) -> Option<LaunchAttributes> {

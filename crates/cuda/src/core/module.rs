@@ -1,9 +1,9 @@
 //! Code: fat binaries of the program, sent to the node when a kernel of theirs is first used, and what is known of kernels.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CString, c_char};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock, Weak};
 
 use hinterland_fatbin::{
     Capability, Group, Kernels, Multiprocessor, Wrapper, choose, choose_assembly, container_bytes, entries,
@@ -40,6 +40,8 @@ pub struct Modules {
     code_bytes: AtomicU64,
     binaries: Table<Arc<Binary>>,
     functions: Table<Arc<Registered>>,
+    /// Kernels that the node has, by their names there.
+    kernels: Mutex<BTreeSet<u32>>,
     /// Code with variables whose places were not all asked for, and the context that has it.
     unasked: Mutex<Vec<(Weak<Loaded>, Owner)>>,
 }
@@ -51,8 +53,13 @@ impl Modules {
             code_bytes: AtomicU64::new(0),
             binaries: Table::new(1),
             functions: Table::new(1),
+            kernels: Mutex::default(),
             unasked: Mutex::default(),
         }
+    }
+
+    fn kernels(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of code that were sent.
@@ -482,7 +489,9 @@ impl Session {
             occupancy: Mutex::default(),
         });
         // Another thread may have been quicker: then its name is used, and ours is one too many.
-        Ok(registered.keep_in(owner.context, kernel))
+        let kernel = registered.keep_in(owner.context, kernel);
+        self.modules.kernels().insert(kernel.function);
+        Ok(kernel)
     }
 
     /// Sends a binary for a context, once.
@@ -561,7 +570,17 @@ impl Session {
 
     /// Forgets what the program called these kernels, which have gone.
     pub fn forget_kernels(&self, functions: &[Arc<Registered>]) {
-        functions.iter().flat_map(|one| one.numbers()).for_each(|number| self.forget_kernel(number));
+        functions.iter().flat_map(|one| one.numbers()).for_each(|number| self.drop_kernel(number));
+    }
+
+    fn drop_kernel(&self, number: u32) {
+        self.modules.kernels().remove(&number);
+        self.forget_kernel(number);
+    }
+
+    /// Whether there is a kernel of this name at the node.
+    pub(super) fn has_kernel(&self, number: u32) -> bool {
+        self.modules.kernels().contains(&number)
     }
 
     /// Takes a binary from all contexts.
@@ -595,7 +614,7 @@ impl Session {
         }
         for function in functions {
             if let Some(kernel) = function.forget_in(owner.context) {
-                self.forget_kernel(kernel.function);
+                self.drop_kernel(kernel.function);
             }
             binaries.push(function.binary.clone());
         }

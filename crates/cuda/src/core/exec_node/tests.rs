@@ -9,7 +9,8 @@ use hinterland_proto::gpu::command::{
 };
 
 use super::super::capture_mode::CaptureMode;
-use super::super::hostile::{HERE, sent_by, with_honest_node, with_lasting_session};
+use super::super::hostile::{HERE, load, sent_by, with_honest_node, with_lasting_session};
+use super::super::launch::{Geometry, Parameters};
 use super::super::list::{HostCall, List};
 use super::super::node::{Given, Node, NodeKind};
 use super::super::outbox::Effect;
@@ -177,6 +178,47 @@ fn a_list_of_an_instance_has_no_commands_that_are_switched_off_and_whose_memory_
     let told: Vec<_> = sent.iter().filter_map(of_instance).collect();
     // What is switched on again is the program's to answer for.
     assert_eq!(told, [(0, 4), (3, 0), (3, 1), (0, 3), (2, 0), (0, 5), (2, 0), (3, 0)]);
+}
+
+#[test]
+fn a_list_of_an_instance_has_no_kernel_that_is_switched_off_and_was_unloaded() {
+    let sent = sent_by(|session| {
+        let (module, kernel) = load(session);
+        let stream = session.create_stream(HERE, APART, 0).unwrap();
+        session.begin_capture(&stream, CaptureMode::Relaxed).unwrap();
+        let once = Geometry { grid: [1; 3], block: [1; 3], ..Geometry::default() };
+        // SAFETY: the kernel has no parameters.
+        unsafe { session.launch(&kernel, &stream, &once, Parameters::Block(std::ptr::null(), 0)) }.unwrap();
+        let fill = Fill { stream: stream.number, element: 1, address: 0, count: 0, value: 0 };
+        session.issue(&stream, Effect::Visible, &fill, 0, |_| ()).unwrap();
+        let graph = session.end_capture(&stream).unwrap();
+        let nodes = session.nodes(&graph).unwrap();
+        let exec = session.instantiate(&graph, 0).unwrap();
+        session.switch_exec_node(exec, nodes[0], false).unwrap();
+        // Two commands in the place of one: a list.
+        for unloads in [false, true] {
+            if unloads {
+                session.unload(&session.remove_binary(module).unwrap()).unwrap();
+            }
+            let mut list = List::default();
+            for value in [1, 2, 3].into_iter().skip(usize::from(unloads)) {
+                let fill = Fill { value, ..fill };
+                list.push(stream.number, None, &fill, 0, |_| ()).unwrap();
+            }
+            let node = Node::own(NodeKind::Fill, list, Given::Nothing);
+            session.change_exec_node(exec, nodes[1], &node).unwrap();
+            let exec = session.instances.execs.get(exec).unwrap();
+            exec.with(|does| session.make_ready(does, 0)).unwrap();
+        }
+    });
+    let of_instance = |command: &Command| match command {
+        Command::Graph(head) => Some((0, head.bytes)),
+        Command::GraphUpdate(_) => Some((2, 0)),
+        Command::GraphSwitch(GraphSwitch { step, .. }) => Some((3, u64::from(*step))),
+        _ => None,
+    };
+    let told: Vec<_> = sent.iter().filter_map(of_instance).collect();
+    assert_eq!(told, [(0, 104), (0, 184), (2, 0), (3, 0), (0, 80), (2, 0)]);
 }
 
 #[test]
