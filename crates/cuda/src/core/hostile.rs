@@ -915,7 +915,12 @@ fn what_the_node_refused_of_an_instance_is_told_again_when_it_is_wanted_again() 
     session.update_exec(exec, &graph).unwrap();
     let other = session.instantiate(&graph, 0).unwrap();
     assert_eq!(until(is_made, true).iter().filter(|command| is_update(command)).count(), 1);
-    // One that the node did not make is made, and neither updated nor ended.
+    // One that the node did not make is made, and neither updated nor ended; also if it was updated before that was known.
+    session.update_exec(other, &graph).unwrap();
+    session.add_node(&graph, &[], node(3)).unwrap();
+    session.update_exec(other, &graph).unwrap();
+    until(is_made, true);
+    until(is_update, true);
     session.update_exec(other, &graph).unwrap();
     session.destroy_exec(other).unwrap();
     session.destroy_exec(exec).unwrap();

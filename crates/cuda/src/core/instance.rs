@@ -212,11 +212,17 @@ impl Does {
 #[derive(Debug)]
 struct Named {
     exec: u32,
-    /// The command that the node made it with, or had it take its list with, by its count, and whether it is the former.
+    /// The command that made it, by its count, the last that had it take a list, and the last that changed one of its commands, or made it.
+    made: u64,
     listed: u64,
-    is_new: bool,
+    changed: u64,
+}
+
+impl Named {
     /// The last command that says what it does: if one was refused, so is this.
-    last: u64,
+    fn last(&self) -> u64 {
+        self.listed.max(self.changed)
+    }
 }
 
 /// A definition, ready to be launched. A launch has it until it is over, whatever the instance does by then.
@@ -433,13 +439,20 @@ impl Session {
     fn instantiate_part(&self, part: &Part, flags: u64) -> Result<Named, Code> {
         let exec = self.instances.next_exec.fetch_add(1, Ordering::Relaxed);
         let listed = self.send(&GraphInstantiate { exec, graph: part.number, flags })?;
-        Ok(Named { exec, listed, is_new: true, last: listed })
+        Ok(Named { exec, made: listed, listed, changed: listed })
     }
 
     /// Whether the node has an instance by this name: one that it refused to make, or to change a command of, is none. One whose update it refused is launched no
     /// more, and can be updated again.
     fn has_exec(&self, named: &Named) -> bool {
-        !self.inbox.is_refused(named.last) || !named.is_new && self.inbox.is_refused(named.listed)
+        let is_refused = |command| self.inbox.is_refused(command);
+        let Named { made, listed, changed, .. } = *named;
+        if !is_refused(named.last()) {
+            return true;
+        }
+        // What comes behind an update that was refused is refused and ends nothing; an update finds nothing behind a change that was refused.
+        let (update, before) = if changed > listed { (listed, made) } else { (listed, changed) };
+        is_refused(update) && !is_refused(before) && !is_refused(made)
     }
 
     /// Makes an instance do what a graph does, from the next launch on. What is switched off stays so if the graph has as many nodes as it had, of the same
@@ -499,7 +512,7 @@ impl Session {
 
     /// Has the node know what an instance is to do.
     pub(super) fn make_ready(&self, does: &mut Does, flags: u64) -> Result<(), Code> {
-        let is_refused = does.made.names.iter().any(|named| self.inbox.is_refused(named.last));
+        let is_refused = does.made.names.iter().any(|named| self.inbox.is_refused(named.last()));
         if Arc::ptr_eq(&does.wanted, &does.made.definition) && !is_refused {
             return Ok(());
         }
@@ -566,7 +579,7 @@ impl Session {
             let (word, body) = to.list.frame(*entry);
             // A list has fewer commands than that.
             let message = GraphChange { exec: named.exec, step: *entry as u32, word };
-            named.last = self.send_with_tail(&message, body.len(), |tail| tail.put(0, body))?;
+            named.changed = self.send_with_tail(&message, body.len(), |tail| tail.put(0, body))?;
         }
         Ok(())
     }
@@ -581,7 +594,7 @@ impl Session {
         for entry in commands {
             let is_on = u32::from(!to.off.contains(&entry));
             // As above.
-            named.last = self.send(&GraphSwitch { exec: named.exec, step: entry as u32, is_on })?;
+            named.changed = self.send(&GraphSwitch { exec: named.exec, step: entry as u32, is_on })?;
         }
         Ok(())
     }
@@ -592,9 +605,9 @@ impl Session {
         let mut names = Vec::new();
         for part in graph.parts() {
             names.push(match had.next() {
-                Some(Named { exec, .. }) => {
-                    let listed = self.send(&GraphUpdate { exec, graph: part.number })?;
-                    Named { exec, listed, is_new: false, last: listed }
+                Some(named) => {
+                    let listed = self.send(&GraphUpdate { exec: named.exec, graph: part.number })?;
+                    Named { listed, ..named }
                 }
                 None => self.instantiate_part(part, flags)?,
             });
