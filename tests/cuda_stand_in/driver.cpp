@@ -8,6 +8,7 @@
 
 #include "streams.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
@@ -195,7 +196,8 @@ FACE int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 
 /* --- the driver: memory --- */
 
-/* Memory that is freed is gone at once: whoever still uses it dies. */
+const size_t DIRTY_MAX = 16 << 20;
+/* Memory has something in it, as far as that, when it is made. Memory that is freed is gone at once: whoever still uses it dies. */
 FACE int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     if (!entered()) {
         return NO_CONTEXT;
@@ -204,7 +206,7 @@ FACE int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     if (start == MAP_FAILED) {
         return NO_MEMORY;
     }
-    std::memset(start, 0xaa, bytes);
+    std::memset(start, 0xaa, std::min(bytes, DIRTY_MAX));
     std::lock_guard<std::mutex> held(world().lock);
     world().ranges[*address = of_gpu(start)] = {bytes, nullptr};
     return OK;

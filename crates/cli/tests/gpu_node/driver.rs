@@ -4,8 +4,9 @@ use super::{ADD_PARAMETERS, Client, Node, PIECE, add, load_module, name_add, sta
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
-    Fill, Function, Graph, GraphChange, GraphInstantiate, GraphLaunch, GraphPart, GraphSwitch, GraphUpdate,
-    Launch, MapMemory, MarkEvent, MarkStream, ModuleDrop, StreamCreate, UnmapMemory,
+    Fill, Function, Graph, GraphChange, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
+    GraphSwitch, GraphUpdate, Launch, MapMemory, MarkEvent, MarkStream, ModuleDrop, StreamCreate,
+    UnmapMemory,
 };
 
 #[test]
@@ -495,4 +496,36 @@ fn copies_that_lists_bring_themselves_take_so_much_of_the_hosts_memory_and_no_mo
     assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 400, sticky: 0, .. })), "{fault:?}");
     let none = (AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }), vec![0; 2]);
     assert_eq!(client.next().unwrap(), none);
+}
+
+#[test]
+fn what_copies_of_instances_pass_through_is_bounded_for_all_of_a_session() {
+    const LARGE: u64 = 32 << 20;
+    let driver = stand_in();
+    let node = Node::with_driver("passages", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    client.grant(0, LARGE);
+    let address = client.welcome.window;
+    send!(client, MapMemory { device: 0, flags: 0, address, bytes: LARGE });
+    // As much as one graph may copy to the program: 256 MiB.
+    let mut list = Vec::new();
+    for _ in 0..8 {
+        listed!(list, CopyOut { stream: 0, transfer: 0, address, bytes: LARGE }, CopyOut);
+    }
+    let bytes = list.len() as u64;
+    send!(client, Graph { graph: 1, base: 0, stream: 0, flags: 0, bytes, sent: bytes });
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    for exec in 1..=8 {
+        send!(client, GraphInstantiate { exec, graph: 1, flags: 0 });
+    }
+    client.settle();
+    send!(client, GraphInstantiate { exec: 9, graph: 1, flags: 0 });
+    let (fault, words) = client.next().unwrap();
+    assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+    assert!(String::from_utf8_lossy(&words).contains("pass through"), "{}", String::from_utf8_lossy(&words));
+    // One that ends leaves its memory to the next.
+    send!(client, GraphExecDestroy { exec: 3 });
+    send!(client, GraphInstantiate { exec: 9, graph: 1, flags: 0 });
+    client.settle();
 }

@@ -9,7 +9,7 @@ use super::machine::{CudaMachine, OneDevice};
 use super::replay::{Capture, Kept, Passage, Wanted, capture};
 use super::shapes::shape;
 use crate::body::Body;
-use crate::failure::Failure;
+use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use crate::work::{Rows, Work};
 use hinterland_gpu::lend::Lent;
@@ -17,6 +17,9 @@ use hinterland_gpu::lend::memory::Scratch;
 use hinterland_gpu::lend::order::{Captured, Event, GraphNode, Instance};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// Most memory of a device that all instances of a session have, which counts in no grant: four that copy as much as one may.
+const SCRATCH_BYTES_MAX: u64 = 2 << 30;
 
 /// Memory of a device that an instance has, and what its last user's work ends with.
 struct Own {
@@ -64,6 +67,8 @@ pub(super) struct Execs {
     execs: HashMap<u32, Exec>,
     /// Memory of instances that are gone, by device. Work may still use it, which whoever gets it next waits for.
     free: HashMap<u32, Vec<Own>>,
+    /// Bytes of all memory of instances, by device: it is given back when the session ends.
+    scratch_bytes: HashMap<u32, u64>,
 }
 
 impl Execs {
@@ -76,7 +81,16 @@ impl Execs {
         if let Some(place) = free.iter().position(|own| own.scratch.bytes >= bytes) {
             return Ok(Some(free.swap_remove(place)));
         }
-        let scratch = lent.scratch(bytes.next_power_of_two()).map_err(failed)?;
+        let together = self.scratch_bytes.entry(device).or_default();
+        let bytes = bytes.next_power_of_two();
+        if *together + bytes > SCRATCH_BYTES_MAX {
+            let words = format!(
+                "copies between device and program of all instances of graphs pass through {SCRATCH_BYTES_MAX} bytes at most (hint: end instances that are launched no more, or copy outside of graphs)"
+            );
+            return Err(Failure::new(number::OUT_OF_MEMORY, words));
+        }
+        let scratch = lent.scratch(bytes).map_err(failed)?;
+        *together += bytes;
         Ok(Some(Own { scratch, last: lent.event(false).map_err(failed)? }))
     }
 
