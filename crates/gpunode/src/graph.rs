@@ -171,6 +171,11 @@ impl Graph {
         &self.list
     }
 
+    /// The bytes that it takes here: a short command takes more than its bytes in the list.
+    pub fn held_bytes(&self) -> u64 {
+        (self.list.len() + self.steps.len() * size_of::<Step>()) as u64
+    }
+
     /// How many commands it has.
     pub fn len(&self) -> usize {
         self.steps.len()

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Most graphs of a session, and most instances.
 const GRAPHS_MAX: usize = 1 << 16;
-/// Most bytes of all lists of a session, each of which an instance has once more: it outlives its graph.
+/// Most bytes of all lists of a session and of what is known of their commands. An instance has its list once more: it outlives its graph.
 const LISTS_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug)]
@@ -70,23 +70,24 @@ pub(super) struct Graphs {
 
 impl Graphs {
     /// # Errors
-    /// With the list of one more instance there would be too many bytes.
+    /// With one more graph, or instance of one, there would be too many bytes.
     fn room_for(&self, graph: &Graph) -> Result<(), Failure> {
-        let bytes = graph.list().len() as u64;
+        let bytes = graph.held_bytes();
         if self.bytes + bytes > LISTS_BYTES_MAX {
-            return Err(Failure::value(format!("an instance of a graph of {bytes} bytes is too large")));
+            let words = format!("a graph, or an instance of one, that takes {bytes} bytes is too large");
+            return Err(Failure::value(words));
         }
         Ok(())
     }
 
     fn keep_exec(&mut self, name: u32, exec: Exec) {
-        self.bytes += exec.graph.list().len() as u64;
+        self.bytes += exec.graph.held_bytes();
         self.execs.insert(name, exec);
     }
 
     fn take_exec(&mut self, name: u32) -> Result<Exec, Failure> {
         let exec = self.execs.remove(&name).ok_or_else(|| Failure::unknown("instance of a graph", name))?;
-        self.bytes -= exec.graph.list().len() as u64;
+        self.bytes -= exec.graph.held_bytes();
         Ok(exec)
     }
 
@@ -157,7 +158,8 @@ impl<D: Device> Executor<D> {
         let origin = (command.stream, command.flags);
         let graph = Graph::read(list, origin, |handle| Some(handles.get(&handle)?.stream))?;
         self.check_graph(&graph, Names::Outside)?;
-        self.graphs.bytes += graph.list().len() as u64;
+        self.graphs.room_for(&graph)?;
+        self.graphs.bytes += graph.held_bytes();
         self.graphs.graphs.insert(name, Arc::new(graph));
         Ok(())
     }
@@ -179,7 +181,7 @@ impl<D: Device> Executor<D> {
         }
         let graph = self.graphs.graphs.remove(&command.graph);
         let graph = graph.ok_or_else(|| Failure::unknown("graph", command.graph))?;
-        self.graphs.bytes -= graph.list().len() as u64;
+        self.graphs.bytes -= graph.held_bytes();
         Ok(())
     }
 

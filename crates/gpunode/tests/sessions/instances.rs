@@ -197,3 +197,25 @@ fn instances_whose_graphs_are_gone_count_among_all_lists() {
     make(&mut client, 1);
     client.settle();
 }
+
+#[test]
+fn short_commands_of_lists_count_as_what_they_take() {
+    const COMMANDS: usize = 1 << 20;
+    let mut client = Client::start(NONE);
+    stream(&mut client, 20, 1);
+    let one = list(&[(Command::EventRecord(c::EventRecord { event: 1, stream: 20, flags: 0 }), &[])]);
+    let all = one.repeat(COMMANDS);
+    let bytes = all.len() as u64;
+    client.send(&Command::Graph(c::Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes }));
+    for part in all.chunks(60_000) {
+        client.with_tail(&Command::GraphPart(c::GraphPart { graph: 1 }), part);
+    }
+    // Their lists alone would be a tenth of what all may take.
+    for exec in 1..=3 {
+        client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec, graph: 1, flags: 0 }));
+    }
+    client.settle();
+    let count = client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 4, graph: 1, flags: 0 }));
+    client.expect_fault(count, 1, "is too large");
+    client.settle();
+}
