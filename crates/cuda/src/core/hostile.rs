@@ -11,7 +11,7 @@ use hinterland_channel::{
 };
 use hinterland_os::Mapping;
 use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached, library};
-use hinterland_proto::gpu::command::{Command, Fill, Launch, launch_flags};
+use hinterland_proto::gpu::command::{Command, Fill, GraphUpdate, Launch, launch_flags};
 use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
 use hinterland_types::NodeId;
@@ -923,10 +923,25 @@ fn what_the_node_refused_of_an_instance_is_told_again_when_it_is_wanted_again() 
     until(is_update, true);
     session.update_exec(other, &graph).unwrap();
     session.destroy_exec(other).unwrap();
+    // A list that the node was told to forget meanwhile is sent once more.
+    session.add_node(&graph, &[], node(4)).unwrap();
+    session.update_exec(exec, &graph).unwrap();
+    let is_end = |command: &Command| matches!(command, Command::GraphExecDestroy(_));
+    assert_eq!(until(is_update, true).iter().filter(|command| is_end(command)).count(), 1);
+    for value in 5..14 {
+        session.add_node(&graph, &[], node(value)).unwrap();
+        session.instantiate(&graph, 0).unwrap();
+    }
+    let known = session.instances.execs.get(exec).unwrap();
+    known.with(|does| session.make_ready(does, 0)).unwrap();
     session.destroy_exec(exec).unwrap();
-    drop(session);
+    drop((known, session));
     let rest = all_sent(theirs);
     let count = |is_one: fn(&Command) -> bool| rest.iter().filter(|command| is_one(command)).count();
-    assert_eq!((count(is_update), count(is_made)), (0, 1));
-    assert_eq!(count(|command| matches!(command, Command::GraphExecDestroy(_))), 2);
+    assert_eq!((count(is_update), count(is_made)), (1, 9));
+    let is_sent = |update: &GraphUpdate| {
+        rest.iter().any(|command| matches!(command, Command::Graph(head) if head.graph == update.graph))
+    };
+    assert!(rest.iter().all(|command| !matches!(command, Command::GraphUpdate(update) if !is_sent(update))));
+    assert_eq!(count(is_end), 1);
 }

@@ -342,8 +342,8 @@ impl Session {
         graph.parts().try_for_each(|part| self.send_part(part))
     }
 
-    /// Whether a list was sent, and not refused. The node knows no list that it refused: none is sent as what differs from it, and it is sent anew when it is needed
-    /// again.
+    /// Whether the node has a list: it was sent, and neither refused nor ended. None is sent as what differs from another one, and each is sent anew when it is
+    /// needed again.
     fn has_part(&self, part: &Part) -> bool {
         part.was_sent.load(Ordering::Relaxed)
             && !self.inbox.is_refused(part.sent_with.load(Ordering::Relaxed))
@@ -387,9 +387,15 @@ impl Session {
             && let Some(old) = bases.pop_front()
             && old.was_dropped.load(Ordering::Relaxed)
         {
-            self.send(&GraphDestroy { graph: old.number })?;
+            self.end_part(&old)?;
         }
         Ok(())
+    }
+
+    /// Has the node forget a list. An instance whose update was refused may need it once more, and it is sent anew then.
+    fn end_part(&self, part: &Part) -> Result<(), Code> {
+        part.was_sent.store(false, Ordering::Relaxed);
+        self.send(&GraphDestroy { graph: part.number }).map(drop)
     }
 
     /// A definition is needed no more.
@@ -407,7 +413,7 @@ impl Session {
         }
         // A base lives on at the node until another takes its place.
         if self.has_part(graph) && !bases.iter().any(|base| base.number == graph.number) {
-            self.send(&GraphDestroy { graph: graph.number })?;
+            self.end_part(graph)?;
         }
         Ok(())
     }
@@ -662,7 +668,7 @@ impl Session {
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
         let is_meant = |base: &Part| base.place.owner == owner && base.was_dropped.load(Ordering::Relaxed);
         for base in bases.iter().filter(|base| is_meant(base)) {
-            self.send(&GraphDestroy { graph: base.number })?;
+            self.end_part(base)?;
         }
         bases.retain(|base| !is_meant(base));
         Ok(())
