@@ -130,7 +130,7 @@ FACE int cuStreamEndCapture(size_t, size_t *graph) {
 /* Where instances lack there is one of them. */
 FACE int cuGraphInstantiateWithFlags(size_t *instance, size_t graph, uint64_t) {
     static std::atomic<int> made{0};
-    int most = lacks("instances") ? 1 : lacks("switches") ? 16 : INT_MAX;
+    int most = lacks("instances") || lacks("second-switch") ? 1 : lacks("switches") ? 16 : INT_MAX;
     if (made++ >= most) {
         return NO_MEMORY;
     }
@@ -144,15 +144,16 @@ FACE int cuStreamGetCaptureInfo_v2(size_t, int *state, uint64_t *, size_t *, con
 }
 FACE int cuGraphNodeSetEnabled(size_t instance, size_t node, unsigned on) {
     Graph &own = *reinterpret_cast<Graph *>(instance);
-    if (lacks("switches") || node == 0 || node > own.steps.size()) {
+    if (lacks("switches") || (lacks("second-switch") && node == 2) || node == 0 || node > own.steps.size()) {
         return INVALID;
     }
     return on ? own.off.erase(node) : own.off.insert(node).second, OK;
 }
-/* An instance is changed if it has as many steps, and refused otherwise; all of them are on then. */
+/* An instance is changed if it has as many steps, and refused otherwise; all of them are on then, or stay as they are. */
 FACE int cuGraphExecUpdate_v2(size_t instance, size_t graph, void *) {
     Graph &own = *reinterpret_cast<Graph *>(instance), &other = *reinterpret_cast<Graph *>(graph);
-    return own.steps.size() == other.steps.size() ? (own = other, OK) : 910;
+    std::set<size_t> off = lacks("second-switch") ? own.off : other.off;
+    return own.steps.size() == other.steps.size() ? (own = other, own.off = off, OK) : 910;
 }
 FACE int cuGraphLaunch(size_t instance, size_t stream) {
     Graph graph = *reinterpret_cast<Graph *>(instance);

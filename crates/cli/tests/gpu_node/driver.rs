@@ -412,6 +412,46 @@ fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is()
 }
 
 #[test]
+fn nodes_that_were_switched_in_vain_are_switched_back() {
+    let driver = stand_in();
+    let node = Node::with_driver("second", &["--device", "cuda"], &driver, "second-switch");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(1);
+    name_add(&mut client);
+    send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
+    let mut list = Vec::new();
+    for value in [1, 10, 100] {
+        let body = adding(address, value);
+        list.extend((body.len() as u32).to_le_bytes());
+        list.extend(Launch::WORD.to_le_bytes());
+        list.extend(&body);
+        list.resize(list.len().next_multiple_of(8), 0);
+    }
+    let bytes = list.len() as u64;
+    send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[0; 4]);
+    // The first is switched and the second is not, and there is no other instance.
+    for step in [1, 0] {
+        send!(client, GraphSwitch { exec: 1, step, is_on: 0 });
+    }
+    send!(client, GraphLaunch { exec: 1, stream: 20 });
+    let (fault, _) = client.next().unwrap();
+    assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+    for step in [1, 0] {
+        send!(client, GraphSwitch { exec: 1, step, is_on: 1 });
+    }
+    send!(client, GraphLaunch { exec: 1, stream: 20 });
+    send!(client, CopyOut { stream: 20, transfer: 1, address, bytes: 4 });
+    let (message, tail) = client.next().unwrap();
+    assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 1, error: 0, offset: 0 }));
+    assert_eq!(tail, 111_u32.to_le_bytes());
+}
+
+#[test]
 fn an_instance_goes_on_when_what_it_leaves_out_has_gone() {
     // What has gone is missing, or has left its name to a kernel that takes more parameters.
     for (lacks, is_other) in [("switches", false), ("", false), ("", true)] {

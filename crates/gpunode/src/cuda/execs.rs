@@ -49,15 +49,24 @@ impl Exec {
         node.is_some_and(|node| lent.switch_node(&self.instance, node, is_on))
     }
 
-    /// Has the driver switch nodes of the instance as the graph says; whether it has.
+    /// Has the driver switch a node of the instance; whether it has.
+    fn switch_step(&mut self, lent: &Lent, step: usize, is_on: bool) -> bool {
+        if !self.is_switched(lent, step, is_on) {
+            return false;
+        }
+        if is_on {
+            self.off.remove(&step);
+        } else {
+            self.off.insert(step);
+        }
+        true
+    }
+
+    /// Has the driver switch nodes of the instance as the graph says; whether it has. Those that it did switch are known also if it refuses another.
     fn switch(&mut self, lent: &Lent, graph: &Graph) -> bool {
         let wanted: BTreeSet<usize> = graph.off().collect();
-        let mut others = wanted.symmetric_difference(&self.off);
-        let is_done = others.all(|step| self.is_switched(lent, *step, !wanted.contains(step)));
-        if is_done {
-            self.off = wanted;
-        }
-        is_done
+        let others: Vec<usize> = wanted.symmetric_difference(&self.off).copied().collect();
+        others.into_iter().all(|step| self.switch_step(lent, step, !wanted.contains(&step)))
     }
 }
 
@@ -246,13 +255,7 @@ impl CudaMachine {
         }
         let (lent, is_on) = (&devices[known.device as usize].lent, !graph.is_off(step));
         let is_done = if is_on == known.off.contains(&step) {
-            let is_done = known.is_switched(lent, step, is_on);
-            match is_done {
-                true if is_on => drop(known.off.remove(&step)),
-                true => drop(known.off.insert(step)),
-                false => {}
-            }
-            is_done
+            known.switch_step(lent, step, is_on)
         } else if let (Some(Some(node)), Some((_, Work::Launch(launch)))) =
             (known.nodes.get(step), graph.work_at(step))
         {
