@@ -16,6 +16,14 @@ pub enum FabricError {
         /// What the system said.
         reason: String,
     },
+    /// A connection was made, but one side does not believe the other, or does not speak TLS.
+    #[error("{address} and this side do not come together: {reason}")]
+    Tls {
+        /// Where to.
+        address: String,
+        /// What was wrong, and what to do.
+        reason: String,
+    },
     /// A connection was made, but not admitted.
     #[error("handshake with {address} failed: {source}")]
     Handshake {

@@ -3,6 +3,8 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `socket` | every system call on a socket |
+//! | `tls` | mutual TLS: what a side shows, and whom it believes |
+//! | `secured` | bytes of a socket under TLS |
 //! | `greeting` | drives the handshake over a socket |
 //! | `cutter` | cuts one operation into frames |
 //! | `channel` | the client's end of one stream: frames out, answers straight into the caller's memory |
@@ -23,14 +25,17 @@ mod client;
 mod cutter;
 mod greeting;
 mod queue;
+mod secured;
 mod serve;
 mod server;
 mod socket;
 mod stripes;
+mod tls;
 mod turns;
 
 pub use client::{ClientOptions, TcpEndpoint};
 pub use server::{Server, ServerOptions};
+pub use tls::{Tls, TlsError};
 
 use std::time::Duration;
 

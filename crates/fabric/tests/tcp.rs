@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hinterland_fabric::rdma::{Host, HostOptions, RdmaEndpoint, RdmaOptions};
-use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
+use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint, Tls};
 use hinterland_fabric::{Destination, Endpoint, FabricError, Intake, MemoryService, Outcome, Slice, Source};
 use hinterland_os::{MapOptions, MemoryFile, PageKind};
 use hinterland_proto::ErrorCode;
@@ -10,9 +10,13 @@ use hinterland_types::{ByteRange, Handle, Rights};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+#[path = "certificates/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+pub mod certificates;
 
 const HANDLE: Handle = MemoryService::HANDLE;
 
@@ -25,17 +29,29 @@ fn by_rdma() -> bool {
     std::env::var_os("HINTERLAND_TEST_RDMA").is_some()
 }
 
+/// Where another file has these tests as a module of its own, they run under TLS.
+fn tls() -> Option<Tls> {
+    static FILES: OnceLock<Tls> = OnceLock::new();
+    let made = || Tls::open(&certificates::Authority::fresh().folder()).unwrap();
+    module_path!().contains("::").then(|| FILES.get_or_init(made).clone())
+}
+
+fn plain_or_tls() -> ClientOptions {
+    ClientOptions { tls: tls(), ..ClientOptions::default() }
+}
+
 fn serve(memory: Slice, rights: Rights) -> (Server, Arc<MemoryService>) {
     let service = Arc::new(MemoryService::new(memory, rights));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = || Arc::new(Host::open(HostOptions { writes: true, ..HostOptions::default() }).unwrap());
     let rdma = by_rdma().then(host);
-    let options = ServerOptions { spin: Duration::from_micros(20), rdma, ..ServerOptions::default() };
+    let spin = Duration::from_micros(20);
+    let options = ServerOptions { spin, rdma, tls: tls(), ..ServerOptions::default() };
     (Server::start(listener, service.clone(), options).unwrap(), service)
 }
 
 fn connect(server: &Server, streams: usize, mode: Mode) -> Arc<dyn Endpoint> {
-    let options = ClientOptions { streams, mode, ..ClientOptions::default() };
+    let options = ClientOptions { streams, mode, ..plain_or_tls() };
     if by_rdma() {
         let endpoint = RdmaEndpoint::connect(server.address(), options, RdmaOptions::default()).unwrap();
         assert!(endpoint.capabilities().one_sided, "{:?}", endpoint.why_not());
@@ -46,7 +62,7 @@ fn connect(server: &Server, streams: usize, mode: Mode) -> Arc<dyn Endpoint> {
 
 /// For what is only true of TCP.
 fn connect_tcp(server: &Server, streams: usize) -> TcpEndpoint {
-    TcpEndpoint::connect(server.address(), ClientOptions { streams, ..ClientOptions::default() }).unwrap()
+    TcpEndpoint::connect(server.address(), ClientOptions { streams, ..plain_or_tls() }).unwrap()
 }
 
 fn run(offset: u64, bytes: u64) -> ByteRange {
@@ -54,7 +70,7 @@ fn run(offset: u64, bytes: u64) -> ByteRange {
 }
 
 /// Waits for what other threads do soon; fails after five seconds.
-fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..5000 {
         if condition() {
             return;
@@ -508,7 +524,7 @@ fn a_queue_whose_server_stops_completes_everything_with_an_error() {
 fn checksums_of_long_bodies_travel_both_ways() {
     let bytes = pattern(2 << 20);
     let (server, service) = serve(Slice::copied(&bytes), Rights::ALL);
-    let options = ClientOptions { checksums: true, streams: 2, ..ClientOptions::default() };
+    let options = ClientOptions { checksums: true, streams: 2, ..plain_or_tls() };
     let endpoint = TcpEndpoint::connect(server.address(), options).unwrap();
     let mut into = vec![0; 2 << 20];
     endpoint.read(HANDLE, &[run(0, 2 << 20)], &mut into).unwrap();
@@ -524,7 +540,7 @@ fn very_long_transfers_move_the_same_bytes_with_and_without_helpers() {
     let size = bytes.len() as u64;
     let (server, service) = serve(Slice::copied(&bytes), Rights::ALL);
     for helpers in [true, false] {
-        let options = ClientOptions { streams: 3, helpers, ..ClientOptions::default() };
+        let options = ClientOptions { streams: 3, helpers, ..plain_or_tls() };
         let endpoint = TcpEndpoint::connect(server.address(), options).unwrap();
         let mut into = vec![0; bytes.len()];
         endpoint.read(HANDLE, &[run(0, size)], &mut into).unwrap();
@@ -549,11 +565,9 @@ fn memory_whose_file_is_cut_off_is_refused_and_the_server_lives() {
         let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();
         memory.fill(0, BYTES, 7).unwrap();
         let (server, _) = serve(Slice::from(memory), Rights::ALL);
-        let endpoint = TcpEndpoint::connect(
-            server.address(),
-            ClientOptions { checksums: checked, ..ClientOptions::default() },
-        )
-        .unwrap();
+        let endpoint =
+            TcpEndpoint::connect(server.address(), ClientOptions { checksums: checked, ..plain_or_tls() })
+                .unwrap();
         let place = run(3 << 20, size as u64);
         let mut into = vec![0; size];
         endpoint.read(HANDLE, &[place], &mut into).unwrap();

@@ -3,10 +3,11 @@
 use super::Mode;
 use super::channel::{Answer, Channel, Request};
 use super::cutter::Cutter;
-use super::greeting::greet;
+use super::greeting::{greet, not_connected};
 use super::queue::TcpQueue;
 use super::socket::{Socket, Spinner, Wait};
 use super::stripes::{FrameDraft, Work};
+use super::tls::Tls;
 use super::turns::{Slot, Taken, Waiters};
 use crate::endpoint::{Capabilities, Endpoint, Found, Queue};
 use crate::error::FabricError;
@@ -58,6 +59,8 @@ pub struct ClientOptions {
     pub key: Option<PoolKey>,
     /// Whether this side has RDMA devices and says so.
     pub rdma: bool,
+    /// The files by which both sides prove that they belong to the pool, and keep what they say from others; none for plain TCP.
+    pub tls: Option<Tls>,
     /// Whether there is one more stream for what must not wait behind other calls; see [`TcpEndpoint::call_urgent_within`].
     pub urgent: bool,
 }
@@ -77,6 +80,7 @@ impl Default for ClientOptions {
             pool: PoolId::ANY,
             key: None,
             rdma: false,
+            tls: None,
             urgent: false,
         }
     }
@@ -545,6 +549,10 @@ impl Connector {
             reason: error.to_string(),
         };
         let socket = Socket::connect(address, options.timeout).map_err(failed)?;
+        if let Some(tls) = &options.tls {
+            let deadline = Instant::now() + options.timeout;
+            socket.connect_tls(tls, deadline).map_err(|error| not_connected(address, &error))?;
+        }
         let established = greet(&socket, address, &self.identity, options.timeout)?;
         let polling = established.features.has(Features::POLLING);
         socket.set_buffers(options.buffer_bytes, polling).map_err(failed)?;

@@ -1,6 +1,8 @@
 //! Drives the handshake over a socket, within a deadline.
 
+use super::secured::{begins_with_tls, refuse_tls};
 use super::socket::{Socket, Wait, is_idle, random_bytes};
+use super::tls::Tls;
 use crate::error::FabricError;
 use hinterland_proto::{
     ClientHandshake, ClientIdentity, ClientStep, Established, PeerHello, Refusal, RefusalCode,
@@ -26,12 +28,13 @@ pub(super) fn greet(
 ) -> Result<Established, FabricError> {
     let deadline = Instant::now() + within;
     let failed = |reason: String| FabricError::Connect { address: address.to_string(), reason };
-    let nonce = random_bytes().map_err(|error| failed(error.to_string()))?;
+    let broken = |error: io::Error| not_connected(address, &error);
+    let nonce = random_bytes().map_err(broken)?;
     let (mut machine, hello) = ClientHandshake::new(identity.clone(), nonce);
-    send_all(socket, &hello, deadline).map_err(|error| failed(error.to_string()))?;
+    send_all(socket, &hello, deadline).map_err(broken)?;
     let mut buffer = [0; BUFFER_BYTES];
     loop {
-        let received = receive_some(socket, &mut buffer, deadline).map_err(|e| failed(e.to_string()))?;
+        let received = receive_some(socket, &mut buffer, deadline).map_err(broken)?;
         let mut input = &buffer[..received];
         if input.is_empty() {
             return Err(failed("the peer closed the connection during the handshake".to_owned()));
@@ -44,7 +47,7 @@ pub(super) fn greet(
             match step {
                 ClientStep::Wait => {}
                 ClientStep::Send(bytes) => {
-                    send_all(socket, &bytes, deadline).map_err(|error| failed(error.to_string()))?;
+                    send_all(socket, &bytes, deadline).map_err(broken)?;
                 }
                 ClientStep::Done(established) if input.is_empty() => return Ok(established),
                 ClientStep::Done(_) => {
@@ -53,6 +56,39 @@ pub(super) fn greet(
             }
         }
     }
+}
+
+/// Why there is no connection. What TLS has to say of that says what to do, too.
+pub(super) fn not_connected(address: SocketAddr, error: &io::Error) -> FabricError {
+    let (address, reason) = (address.to_string(), error.to_string());
+    match error.kind() {
+        io::ErrorKind::InvalidData => FabricError::Tls { address, reason },
+        _ => FabricError::Connect { address, reason },
+    }
+}
+
+/// Lets TLS begin on an accepted socket where there is any; false if one side has it and the other has not, or they do not believe each other,
+/// which the peer was told.
+pub(super) fn agree_on_tls(socket: &Socket, tls: Option<&Tls>, within: Duration) -> bool {
+    let deadline = Instant::now() + within;
+    let Some(begins) = begins_with_tls(socket.descriptor(), deadline) else { return false };
+    match (begins, tls) {
+        (false, None) => return true,
+        (true, Some(tls)) => match socket.accept_tls(tls, deadline) {
+            Ok(()) => return true,
+            // It was told by an alert.
+            Err(_) => refuse(socket, &[]),
+        },
+        (true, None) => {
+            refuse_tls(socket.descriptor());
+            refuse(socket, &[]);
+        }
+        (false, Some(_)) => {
+            let text = "the node speaks TLS alone (hint: give --tls, or HINTERLAND_TLS to a program, with files of its authority)";
+            refuse(socket, &Refusal::new(RefusalCode::Denied, text).to_bytes());
+        }
+    }
+    false
 }
 
 /// Answers a hello on an accepted socket: the peer, and the machine that admits it. `None` if it was refused (it was

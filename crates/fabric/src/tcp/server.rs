@@ -1,8 +1,9 @@
 //! Accepts connections, keeps sessions and their streams, and ends them all.
 
-use super::greeting::{answer, refuse, send_all};
+use super::greeting::{agree_on_tls, answer, refuse, send_all};
 use super::serve::Stream;
 use super::socket::{Interest, Socket, random_bytes, wait_for};
+use super::tls::Tls;
 use crate::error::FabricError;
 use crate::rdma::{Host, SessionHost};
 use crate::service::Service;
@@ -60,6 +61,8 @@ pub struct ServerOptions {
     pub buffer_bytes: Option<usize>,
     /// The RDMA devices that peers may use, if there are any.
     pub rdma: Option<Arc<Host>>,
+    /// Where given, peers have to speak TLS and show a certificate.
+    pub tls: Option<Tls>,
 }
 
 impl Default for ServerOptions {
@@ -77,6 +80,7 @@ impl Default for ServerOptions {
             stall_timeout: Duration::from_secs(10),
             buffer_bytes: None,
             rdma: None,
+            tls: None,
         }
     }
 }
@@ -302,8 +306,10 @@ impl Shared {
     fn serve(self: &Arc<Self>, number: u64, socket: &Arc<Socket>) {
         let ending = Ending { shared: self, number, socket };
         let greeting = Greeting(self);
-        let admitted = answer(socket, self.identity(), self.options.handshake_timeout)
-            .and_then(|(peer, machine)| self.admit(number, socket, &peer, machine));
+        let within = self.options.handshake_timeout;
+        let is_agreed = agree_on_tls(socket, self.options.tls.as_ref(), within);
+        let answered = if is_agreed { answer(socket, self.identity(), within) } else { None };
+        let admitted = answered.and_then(|(peer, machine)| self.admit(number, socket, &peer, machine));
         drop(greeting);
         if let Some(established) = admitted {
             let session = established.ticket.session;

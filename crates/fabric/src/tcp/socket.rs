@@ -1,11 +1,14 @@
-//! Every system call on a TCP socket.
+//! Every system call on a TCP socket, under TLS or not.
 
+use super::secured::Secured;
+use super::tls::Tls;
 use super::{PARTS_MAX, WAIT_SLICE};
 use crate::part::Part;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A peer that acknowledges nothing for this long is dead, even if it never says so.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -24,6 +27,8 @@ const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
+    /// TLS, once it was agreed on. One thread at a time sends or receives, so nobody waits for the lock.
+    secured: OnceLock<Mutex<Secured>>,
 }
 
 /// How long a call may stay in the kernel.
@@ -55,7 +60,7 @@ impl Socket {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_SLICE))?;
         stream.set_write_timeout(Some(WAIT_SLICE))?;
-        let socket = Self { stream };
+        let socket = Self { stream, secured: OnceLock::new() };
         let silence_ms = i32::try_from(SILENCE_MAX.as_millis()).unwrap_or(i32::MAX);
         socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms)?;
         socket.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -75,38 +80,53 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
     }
 
-    /// Sends from `parts`, at most [`PARTS_MAX`] of them; returns how many bytes left.
+    /// Begins TLS with the server at the other end: all that is sent and received from here on is under it.
+    pub fn connect_tls(&self, tls: &Tls, deadline: Instant) -> io::Result<()> {
+        Secured::connect(tls, self.descriptor(), deadline).map(|secured| self.secure(secured))
+    }
+
+    /// Begins TLS with the client at the other end.
+    pub fn accept_tls(&self, tls: &Tls, deadline: Instant) -> io::Result<()> {
+        Secured::accept(tls, self.descriptor(), deadline).map(|secured| self.secure(secured))
+    }
+
+    fn secure(&self, secured: Secured) {
+        // Nobody does it twice.
+        let _ = self.secured.set(Mutex::new(secured));
+    }
+
+    /// Sends from `parts`, at most [`PARTS_MAX`] of them; returns how many bytes left. After an error that [`is_idle`] the same bytes have
+    /// to be sent next.
     ///
     /// # Safety
     /// Every part must be readable memory during the call.
     pub unsafe fn send(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
-        let sent = if let [part] = parts {
-            // One piece needs no header for the kernel to copy in.
+        match self.secured.get() {
             // SAFETY: the caller vouches for the memory.
-            unsafe { libc::send(self.descriptor(), part.start().cast(), part.bytes(), wait.flags()) }
-        } else {
-            let message = header(parts);
-            // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
-            unsafe { libc::sendmsg(self.descriptor(), &message, wait.flags()) }
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+            None => unsafe { send_from(self.descriptor(), parts, wait) },
+            Some(secured) => {
+                let mut secured = secured.lock().unwrap_or_else(PoisonError::into_inner);
+                // SAFETY: the caller vouches for the memory.
+                unsafe { secured.send(self.descriptor(), parts, wait) }
+            }
+        }
     }
 
-    /// Receives into `parts`, at most [`PARTS_MAX`] of them; returns how many bytes came, 0 at the end.
+    /// Receives into `parts`, at most [`PARTS_MAX`] of them; returns how many bytes came, 0 at the end. More may have come already, which
+    /// `poll` does not know of: only after an error that [`is_idle`] is there nothing more.
     ///
     /// # Safety
     /// Every part must be memory that may be written during the call.
     pub unsafe fn receive(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
-        let received = if let [part] = parts {
-            // One piece needs no header for the kernel to copy in.
+        match self.secured.get() {
             // SAFETY: the caller vouches for the memory.
-            unsafe { libc::recv(self.descriptor(), part.start().cast(), part.bytes(), wait.flags()) }
-        } else {
-            let mut message = header(parts);
-            // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
-            unsafe { libc::recvmsg(self.descriptor(), &mut message, wait.flags()) }
-        };
-        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+            None => unsafe { receive_from(self.descriptor(), parts, wait) },
+            Some(secured) => {
+                let mut secured = secured.lock().unwrap_or_else(PoisonError::into_inner);
+                // SAFETY: the caller vouches for the memory.
+                unsafe { secured.receive(self.descriptor(), parts, wait) }
+            }
+        }
     }
 
     /// Sends private bytes; returns how many left.
@@ -166,6 +186,40 @@ impl Socket {
             unsafe { libc::setsockopt(self.descriptor(), level, name, (&raw const value).cast(), bytes) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+/// Sends from `parts`; returns how many bytes left.
+///
+/// # Safety
+/// Every part must be readable memory during the call.
+pub(super) unsafe fn send_from(socket: RawFd, parts: &[Part], wait: Wait) -> io::Result<usize> {
+    let sent = if let [part] = parts {
+        // One piece needs no header for the kernel to copy in.
+        // SAFETY: the caller vouches for the memory.
+        unsafe { libc::send(socket, part.start().cast(), part.bytes(), wait.flags()) }
+    } else {
+        let message = header(parts);
+        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+        unsafe { libc::sendmsg(socket, &message, wait.flags()) }
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives into `parts`; returns how many bytes came, 0 at the end.
+///
+/// # Safety
+/// Every part must be memory that may be written during the call.
+pub(super) unsafe fn receive_from(socket: RawFd, parts: &[Part], wait: Wait) -> io::Result<usize> {
+    let received = if let [part] = parts {
+        // One piece needs no header for the kernel to copy in.
+        // SAFETY: the caller vouches for the memory.
+        unsafe { libc::recv(socket, part.start().cast(), part.bytes(), wait.flags()) }
+    } else {
+        let mut message = header(parts);
+        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+        unsafe { libc::recvmsg(socket, &mut message, wait.flags()) }
+    };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }
 
 fn header(parts: &[Part]) -> libc::msghdr {
