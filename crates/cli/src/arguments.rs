@@ -25,6 +25,7 @@ Exit status:
 Variables:
   HINTERLAND_SOCKET    the node's socket, as --socket
   HINTERLAND_KEY_FILE  file with the pool's key, where its nodes have one
+  HINTERLAND_TLS       folder with certificates, where its nodes have them
   HINTERLAND_LOG       how much is reported on standard error: error, warn, info, debug, trace
   NO_COLOR             no colours";
 

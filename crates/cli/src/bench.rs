@@ -55,6 +55,7 @@ mod rpc_adaptive;
 mod scan;
 mod swap_device;
 pub mod switches;
+mod tls;
 pub mod trace;
 mod vllm;
 pub mod worker;
@@ -94,6 +95,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &gpu_calls::GpuCalls,
     &gpu_load::GpuLoad,
     &rack_rw::RackRw,
+    &tls::UnderTls,
     &write_buffer::WriteBuffer,
     &hot::Hot,
     &directory::DirectoryBench,

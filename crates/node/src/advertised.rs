@@ -1,8 +1,9 @@
 //! The address that other nodes are told: chosen at the start, and whether it leads here.
 
 use crate::core::Core;
+use crate::credentials::Credentials;
 use crate::directory_etcd::EtcdDirectory;
-use crate::node::{NodeError, read_key};
+use crate::node::NodeError;
 use crate::options::NodeOptions;
 use hinterland_directory::{Command, Reply};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
@@ -17,10 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long for one of a node that is perhaps not there any more.
 const TWIN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Refuses options with which others could reach the node without a key, could not reach it at all, or it would wait for itself.
-pub fn check(options: &NodeOptions, has_key: bool) -> Result<(), NodeError> {
+/// Refuses options with which others could reach the node without a key or certificates, could not reach it at all, or it would wait for itself.
+pub fn check(options: &NodeOptions, has_credentials: bool) -> Result<(), NodeError> {
     let address = options.listen;
-    if !has_key && !address.ip().is_loopback() {
+    if !has_credentials && !address.ip().is_loopback() {
         return Err(match &options.join {
             Some(join) => NodeError::OpenJoining { address, join: join.clone() },
             None => NodeError::Open { address },
@@ -109,11 +110,12 @@ fn refuse_at(options: &NodeOptions, core: &Core, address: String) -> Result<(), 
 }
 
 fn who_answers(options: &NodeOptions, told: &str, within: Duration) -> Result<NodeId, String> {
-    let key = options.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
+    let Credentials { key, tls } = Credentials::read(options).map_err(|error| error.to_string())?;
     let asking = ClientOptions {
         streams: 1,
         role: Role::Client,
         key,
+        tls,
         pool: PoolId::ANY,
         timeout: within,
         ..ClientOptions::default()

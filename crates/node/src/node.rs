@@ -4,6 +4,7 @@ use crate::advertised;
 use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
 use crate::cache::{Cache, CacheOptions, CacheThreads, Near};
 use crate::core::{Core, RingTally};
+use crate::credentials::Credentials;
 use crate::directory_etcd::{self, EtcdDirectory, Following, OwnIdentity};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
@@ -30,7 +31,7 @@ use crate::state::{self, HeldState, kept_number, own_number};
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
-use hinterland_fabric::tcp::{Server, ServerOptions};
+use hinterland_fabric::tcp::{Server, ServerOptions, Tls, TlsError};
 use hinterland_os::huge_pages::HugePageCounts;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
@@ -39,7 +40,7 @@ use hinterland_os::{
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
-use hinterland_proto::{PoolId, PoolKey};
+use hinterland_proto::PoolId;
 use hinterland_types::NodeId;
 use hinterland_types::size::human;
 use std::fs;
@@ -114,7 +115,7 @@ pub enum NodeError {
     },
     /// Others could reach the node without a key.
     #[error(
-        "{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key && chmod 600 pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)"
+        "{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key && chmod 600 pool.key`, copy it to every node and client, and start with --key pool.key; or give certificates with --tls; or listen on 127.0.0.1)"
     )]
     Open {
         /// Where it would listen.
@@ -122,7 +123,7 @@ pub enum NodeError {
     },
     /// The same for a node that joins: the pool may have a key already.
     #[error(
-        "{address} can be reached from other hosts and no key was given (hint: copy the file with the pool's key from {join}, and start with --key FILE; or listen on 127.0.0.1)"
+        "{address} can be reached from other hosts and no key was given (hint: copy the file with the pool's key from {join}, and start with --key FILE; or with --tls DIR, if the pool has certificates; or listen on 127.0.0.1)"
     )]
     OpenJoining {
         /// Where it would listen.
@@ -157,6 +158,9 @@ pub enum NodeError {
         "--shelf is for hosts whose caches do not see each other (hint: start with --coherence software too)"
     )]
     ShelfCoherence,
+    /// The files for TLS cannot be used.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     /// The key file cannot be read.
     #[error("{path}: {source} (hint: --key names the file with the pool's key; copy it from another node)")]
     KeyFile {
@@ -247,9 +251,9 @@ pub struct Node {
     pub messages: Vec<String>,
 }
 
-/// Where others reach it, and with which key.
+/// Where others reach it, and what it proves itself by.
 struct Faces {
-    key: Option<PoolKey>,
+    credentials: Credentials,
     unix: UnixListener,
     listener: TcpListener,
     advertised: String,
@@ -261,8 +265,8 @@ impl Faces {
         if limit < DESCRIPTORS_MIN {
             return Err(NodeError::Descriptors { limit });
         }
-        let key = options.key_file.as_deref().map(read_key).transpose()?;
-        advertised::check(options, key.is_some())?;
+        let credentials = Credentials::read(options)?;
+        advertised::check(options, credentials.are_there())?;
         let unix = UnixListener::bind(&options.socket).map_err(|error| match error.errno() {
             Some(errno::EACCES | errno::EPERM | errno::EROFS) => error.with_hint(
                 "name a socket in a folder that this user may write, with --socket or HINTERLAND_SOCKET, here and for all other commands",
@@ -271,7 +275,7 @@ impl Faces {
         })?;
         unix.let_in(options.socket_group)?;
         let (listener, advertised) = advertised::listen(options)?;
-        Ok(Self { key, unix, listener, advertised })
+        Ok(Self { credentials, unix, listener, advertised })
     }
 }
 
@@ -298,7 +302,7 @@ impl Node {
                 state.leave()
             }
         })?;
-        let Faces { key, unix, listener, advertised } = faces;
+        let Faces { credentials, unix, listener, advertised } = faces;
         let (chosen, mut messages) = choose_memory(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(
@@ -307,10 +311,11 @@ impl Node {
         }
         messages.extend(options.kv_disk.as_ref().and_then(KvDisk::trouble));
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
-        let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
+        let (core, cache_threads) =
+            build(&options, credentials.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;
         let following = follow_directory(&options, &core)?;
-        let server = serve(&options, &core, listener, key, &mut messages)?;
+        let server = serve(&options, &core, listener, credentials, &mut messages)?;
         // Others may ask as soon as the directory knows the address, so joining comes last.
         // Another directory is noted only when it has said what it takes in.
         let joined = core.membership.join(&core.directory, &core.holdings)?;
@@ -439,7 +444,7 @@ fn serve(
     options: &NodeOptions,
     core: &Arc<Core>,
     listener: TcpListener,
-    key: Option<PoolKey>,
+    credentials: Credentials,
     messages: &mut Vec<String>,
 ) -> Result<Server, NodeError> {
     let rdma = open_rdma(options, messages)?;
@@ -450,7 +455,8 @@ fn serve(
     let server_options = ServerOptions {
         node: core.own,
         pool: core.pool,
-        key,
+        key: credentials.key,
+        tls: credentials.tls,
         spin: options.spin,
         rdma,
         ..ServerOptions::default()
@@ -550,6 +556,14 @@ fn open_rdma(options: &NodeOptions, messages: &mut Vec<String>) -> Result<Option
     if !are_named && there.is_empty() {
         return Ok(None);
     }
+    if options.tls.is_some() {
+        let why = "TLS does not reach what devices move, which would go unencrypted";
+        if are_named {
+            return Err(NodeError::Rdma(format!("{why} (hint: leave out --rdma, or --tls)")));
+        }
+        messages.push(format!("rdma: {why}, so other racks use TCP"));
+        return Ok(None);
+    }
     if let Some(missing) = devices.iter().find(|name| there.iter().all(|device| device.name != **name)) {
         let names: Vec<&str> = there.iter().map(|device| device.name.as_str()).collect();
         let names =
@@ -576,7 +590,7 @@ fn open_rdma(options: &NodeOptions, messages: &mut Vec<String>) -> Result<Option
 fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
     let devices = options.rdma.devices();
     RdmaOptions {
-        enabled: devices.is_some(),
+        enabled: devices.is_some() && options.tls.is_none(),
         devices: devices.unwrap_or_default(),
         writes: false,
         calls: false,
@@ -586,17 +600,17 @@ fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
 
 fn build(
     options: &NodeOptions,
-    key: Option<PoolKey>,
+    credentials: Credentials,
     address: String,
     backing: &Backing,
     messages: &mut Vec<String>,
 ) -> Result<(Arc<Core>, CacheThreads), NodeError> {
     let own = NodeId(own_number(&options.state)?);
-    let (etcd, pool) = find_pool(options, key.clone())?;
+    let (etcd, pool) = find_pool(options, &credentials)?;
     let identity = PeerIdentity {
         node: own,
         pool,
-        key: key.clone(),
+        credentials: credentials.clone(),
         streams: options.streams,
         timeout: options.fetch_timeout,
         rdma: reading_by_rdma(options),
@@ -697,7 +711,7 @@ fn copiers(
 /// The pool that the node belongs to, and its directory if that is in etcd.
 fn find_pool(
     options: &NodeOptions,
-    key: Option<PoolKey>,
+    credentials: &Credentials,
 ) -> Result<(Option<directory_etcd::Opened>, PoolId), NodeError> {
     if let Some(target) = &options.etcd {
         let noted = noted_pool(&options.state)?;
@@ -712,7 +726,7 @@ fn find_pool(
         return Ok((Some(opened), pool));
     }
     let pool = match &options.join {
-        Some(directory) => pool_of(directory, key)?,
+        Some(directory) => pool_of(directory, credentials)?,
         None => PoolId(u128::from(kept_number(&options.state.join("pool.id"))?)),
     };
     Ok((None, pool))
@@ -827,7 +841,7 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
             core.regions.end_silent_moves(&core);
             core.regions.recall_wanted(&core);
             core.regions.tend_copies(&core);
-            say_why_no_rdma(&core, &mut said);
+            say_what_is_not_used(&core, &mut said);
         }
     };
     let thread = std::thread::Builder::new().name("pages".to_owned()).spawn(watch);
@@ -869,11 +883,14 @@ fn spawn_names(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 
-/// Says each reason once for which bytes that devices could move go by TCP.
-fn say_why_no_rdma(core: &Core, said: &mut Vec<String>) {
-    for why in core.regions.refusal().into_iter().chain(core.peers.why_no_rdma()) {
+/// Says each reason once for which bytes that devices could move go by TCP, and certificates of before are shown.
+fn say_what_is_not_used(core: &Core, said: &mut Vec<String>) {
+    let no_rdma = core.regions.refusal().into_iter().chain(core.peers.why_no_rdma());
+    let tls = core.peers.identity().credentials.tls.as_ref().and_then(Tls::problem);
+    let old = tls.map(|why| format!("the certificates of before are used on: {why}"));
+    for why in no_rdma.map(|why| format!("rdma: {why}")).chain(old) {
         if !said.contains(&why) {
-            core.cache.problem(&format!("rdma: {why}"));
+            core.cache.problem(&why);
             // Words with numbers in them may differ each time: the first few say enough.
             if said.len() == REASONS_MAX {
                 said.remove(0);
@@ -956,16 +973,6 @@ fn unanswered(refused: &Refused) -> String {
     // One that is too old for this node's objects does answer.
     let says_it = refused.text.starts_with("the directory");
     if says_it { refused.to_string() } else { format!("{WORDS}: {refused}") }
-}
-
-/// Reads a pool key: 64 hexadecimal digits.
-///
-/// # Errors
-/// [`NodeError::KeyFile`] or [`NodeError::Key`].
-pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
-    let bytes = fs::read(path).map_err(|source| NodeError::KeyFile { path: path.to_path_buf(), source })?;
-    let text = String::from_utf8_lossy(&bytes);
-    text.parse().map_err(|_: hinterland_proto::NotAKey| NodeError::Key { path: path.to_path_buf() })
 }
 
 #[cfg(test)]

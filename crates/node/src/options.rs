@@ -109,6 +109,8 @@ pub struct NodeOptions {
     pub numa: Option<NumaNodes>,
     /// File with the pool's key (64 hexadecimal digits).
     pub key_file: Option<PathBuf>,
+    /// Folder with the pool's certificates: everything between nodes goes under TLS.
+    pub tls: Option<PathBuf>,
     /// Streams to each peer.
     pub streams: usize,
     /// Whether RDMA devices are used, and which.
@@ -169,6 +171,7 @@ impl NodeOptions {
             backing: BackingChoice::Auto,
             numa: None,
             key_file: None,
+            tls: None,
             streams: 4,
             rdma: RdmaChoice::default(),
             fill_workers: 3,

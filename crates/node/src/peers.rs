@@ -1,5 +1,6 @@
 //! Connections to other nodes: made when they are needed, shared by all threads, forgotten when they break.
 
+use crate::credentials::Credentials;
 use crate::refused::{Refused, errno};
 use crate::roster::Roster;
 use hinterland_directory::Command;
@@ -8,7 +9,7 @@ use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_fabric::{Closer, Endpoint, Lease};
 use hinterland_proto::control::{Home, PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::right::right_to_read;
-use hinterland_proto::{PoolId, PoolKey, Role};
+use hinterland_proto::{PoolId, Role};
 use hinterland_types::{Handle, NodeId, ObjectId};
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -39,8 +40,8 @@ pub struct PeerIdentity {
     pub node: NodeId,
     /// Its pool.
     pub pool: PoolId,
-    /// The key of the pool.
-    pub key: Option<PoolKey>,
+    /// What it proves that by.
+    pub credentials: Credentials,
     /// Streams to each peer.
     pub streams: usize,
     /// How long a read may take before another home is asked.
@@ -135,7 +136,7 @@ impl Peers {
 
     /// What shows, in this pool, that somebody may read an object.
     pub fn right_to_read(&self, object: ObjectId, digest: &[u8; 32]) -> [u8; 32] {
-        right_to_read(self.identity.key.as_ref(), self.identity.pool, object, digest)
+        right_to_read(self.identity.credentials.key.as_ref(), self.identity.pool, object, digest)
     }
 
     /// The connection to `HOST:PORT`.
@@ -368,7 +369,8 @@ impl Peers {
             role: Role::Node,
             node: self.identity.node,
             pool: self.identity.pool,
-            key: self.identity.key.clone(),
+            key: self.identity.credentials.key.clone(),
+            tls: self.identity.credentials.tls.clone(),
             urgent: way == Way::Common
                 && std::env::var_os("HINTERLAND_NO_URGENT").is_none_or(|value| value != "1"),
             ..ClientOptions::default()
@@ -443,9 +445,10 @@ fn listens(address: &str, within: Duration) -> Result<(), Refused> {
 ///
 /// # Errors
 /// [`Refused`] if it cannot be reached or does not let us in.
-pub fn pool_of(address: &str, key: Option<PoolKey>) -> Result<PoolId, Refused> {
-    let options =
-        ClientOptions { streams: 1, role: Role::Client, key, pool: PoolId::ANY, ..ClientOptions::default() };
+pub fn pool_of(address: &str, credentials: &Credentials) -> Result<PoolId, Refused> {
+    let Credentials { key, tls } = credentials.clone();
+    let (role, pool) = (Role::Client, PoolId::ANY);
+    let options = ClientOptions { streams: 1, role, key, tls, pool, ..ClientOptions::default() };
     TcpEndpoint::connect(address, options)
         .map(|endpoint| endpoint.pool())
         .map_err(|error| Refused::new(errno::EHOSTUNREACH, error.to_string()))
@@ -503,7 +506,7 @@ mod tests {
         let peers = Peers::new(PeerIdentity {
             node: NodeId(2),
             pool,
-            key: None,
+            credentials: Credentials::default(),
             streams,
             timeout: Duration::from_secs(60),
             rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },

@@ -4,7 +4,7 @@ use crate::PoolError;
 use crate::session::unexpected;
 use hinterland_fabric::adaptive::{Calibration, Counts, LEARNED_MAX, Learned, Tallies, Way, choose};
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
-use hinterland_fabric::tcp::{ClientOptions, Mode};
+use hinterland_fabric::tcp::{ClientOptions, Mode, Tls};
 use hinterland_fabric::{Closer, Endpoint, FabricError, Lease};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
@@ -55,6 +55,7 @@ impl Endpoints {
 pub struct Remotes {
     pool: PoolId,
     key: Option<PoolKey>,
+    tls: Option<Tls>,
     polling: bool,
     rdma: bool,
     /// The way in which first reads go, if it is not chosen for each.
@@ -89,7 +90,8 @@ pub struct Attached {
 }
 
 impl Remotes {
-    /// No connections yet. The key of the pool is read from the file that `HINTERLAND_KEY_FILE` names;
+    /// No connections yet. The key of the pool is read from the file that `HINTERLAND_KEY_FILE` names, and certificates from the folder
+    /// that `HINTERLAND_TLS` names;
     /// `HINTERLAND_POLLING=1` spins for answers; `HINTERLAND_NO_RDMA=1` leaves RDMA devices alone; `HINTERLAND_RPC` names the way in
     /// which first reads go.
     ///
@@ -112,11 +114,14 @@ impl Remotes {
         let named = std::env::var_os("HINTERLAND_KEY_FILE").filter(|path| !path.is_empty());
         let key = named.map(|path| read_key(Path::new(&path))).transpose()?;
         let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
-        let rdma = std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
+        let named = std::env::var_os("HINTERLAND_TLS").filter(|path| !path.is_empty());
+        let tls = named.map(|folder| read_tls(Path::new(&folder))).transpose()?;
+        // TLS does not reach what devices move.
+        let rdma = tls.is_none() && std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
         // The message cannot be too long; without one the handle would stay until the connection ends.
         let closer = Closer::new(|handle| encode(&Request::Close { handle }).unwrap_or_default());
         let (endpoints, learned, tallies) = (Mutex::default(), Mutex::default(), Tallies::default());
-        Ok(Self { pool, key, polling, rdma, forced, endpoints, closer, learned, tallies })
+        Ok(Self { pool, key, tls, polling, rdma, forced, endpoints, closer, learned, tallies })
     }
 
     /// The connection to `HOST:PORT`, made if there is none.
@@ -139,6 +144,7 @@ impl Remotes {
             role: Role::Client,
             pool: self.pool,
             key: self.key.clone(),
+            tls: self.tls.clone(),
             ..ClientOptions::default()
         };
         // Writes go by message: what is put must not change after it was sealed, and a region's page may move.
@@ -300,6 +306,14 @@ pub fn call_for_handle(endpoint: &RdmaEndpoint, request: &Request) -> Result<Han
         Reply::Opened(opened) => Ok(opened.handle),
         other => Err(unexpected("a handle", &other)),
     }
+}
+
+fn read_tls(folder: &Path) -> Result<Tls, PoolError> {
+    const EINVAL: i32 = 22;
+    Tls::open(folder).map_err(|error| PoolError::Refused {
+        code: EINVAL,
+        text: format!("HINTERLAND_TLS names what cannot be used: {error}"),
+    })
 }
 
 fn read_key(path: &Path) -> Result<PoolKey, PoolError> {

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::service;
 use crate::size::{Size, SizeError};
 use crate::starting::Starting;
+use hinterland_fabric::tcp::Tls;
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
     KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice, trouble_of_address,
@@ -42,7 +43,7 @@ pub struct Arguments {
     /// The rack that it serves [default: the name]
     #[arg(long, value_name = "RACK")]
     rack: Option<RackName>,
-    /// Where other nodes reach it; anything but the loopback needs --key
+    /// Where other nodes reach it; anything but the loopback needs --key or --tls
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT", value_parser = address)]
     listen: SocketAddr,
     /// The address that others are told, if it is another
@@ -122,6 +123,9 @@ pub struct Memory {
     /// File with the pool's key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Folder with ca.crt, tls.crt and tls.key: other nodes are spoken to under mutual TLS alone
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
     /// Connections to each other node
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=STREAMS_MAX as i64))]
     pub streams: u8,
@@ -303,6 +307,8 @@ pub fn options(
     options.socket_group = memory.socket_group;
     options.key_file.clone_from(&memory.key);
     memory.key.iter().for_each(|path| context.warn_of_key(path));
+    options.tls.clone_from(&memory.tls);
+    memory.tls.iter().for_each(|folder| context.warn_of_key(&Tls::key_file(folder)));
     options.streams = usize::from(memory.streams);
     options.rdma = memory.rdma.clone();
     options.eviction = memory.eviction;

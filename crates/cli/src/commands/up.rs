@@ -20,7 +20,7 @@ pub struct Arguments {
     /// The node's name, and its rack
     #[arg(long, default_value = "local", value_name = "NAME")]
     name: NodeName,
-    /// Where other nodes reach it; anything but the loopback needs --key
+    /// Where other nodes reach it; anything but the loopback needs --key or --tls
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT", value_parser = address)]
     listen: SocketAddr,
     /// What is the same for `node`

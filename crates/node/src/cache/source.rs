@@ -611,7 +611,7 @@ mod tests {
         Arc::new(Peers::new(PeerIdentity {
             node: NodeId(1),
             pool: PoolId::ANY,
-            key: None,
+            credentials: crate::credentials::Credentials::default(),
             streams: 1,
             timeout: SOON * 3,
             rdma: RdmaOptions::default(),

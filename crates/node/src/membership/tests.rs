@@ -169,7 +169,7 @@ impl Member {
         let peers = Arc::new(Peers::new(PeerIdentity {
             node,
             pool,
-            key: None,
+            credentials: crate::credentials::Credentials::default(),
             streams: 1,
             timeout: Duration::from_secs(60),
             rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },

@@ -167,7 +167,7 @@ fn elsewhere() -> KvElsewhere {
     let identity = PeerIdentity {
         node: NodeId(1),
         pool: PoolId(7),
-        key: None,
+        credentials: crate::credentials::Credentials::default(),
         streams: 1,
         timeout: Duration::from_secs(1),
         rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },

@@ -238,7 +238,8 @@ impl Links {
                 role: Role::Node,
                 node: self.identity.node,
                 pool: self.identity.pool,
-                key: self.identity.key.clone(),
+                key: self.identity.credentials.key.clone(),
+                tls: self.identity.credentials.tls.clone(),
                 ..ClientOptions::default()
             };
             link.connect(options, self.identity.rdma.clone());
