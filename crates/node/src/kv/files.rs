@@ -1,15 +1,19 @@
 //! The files of a store: with names, so that they outlive the node, or without, sealed.
 //!
 //! See `docs/decisions/2026-11-22-kv-restart.md`. Blocks lie in the best memory that the node has; books, touches and the list of
-//! namespaces in a folder of small pages. The node that uses them has byte 0 of the books locked.
+//! namespaces in a folder of small pages. The node that uses them has byte 0 of the books locked. Which memory was the best changes from
+//! start to start, as other programs take huge pages: a note beside the books says where the blocks lie that they are of. Without it a node could
+//! take those of a life before for them, and find all of them damaged.
 
 use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_kv::{Geometry, Unfit};
 use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +22,9 @@ use std::time::{Duration, Instant};
 const LET_GO: Duration = Duration::from_secs(5);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// The end of the name of the note that says where the blocks lie.
+const NOTE: &str = "where";
 
 /// Folders for files that outlive the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,8 +109,11 @@ impl KvFolders {
         }
         let head = mapped(books).map_err(|error| error.to_string())?;
         geometry.fits(&head, books.len()).map_err(|unfit| unfit.to_string())?;
-        let folders = self.blocks.iter().map(|folder| folder.join(format!("kv-{user}.blocks")));
-        let blocks = folders.filter_map(|path| MemoryFile::open(&path, true).ok()).next();
+        let blocks = match self.noted_blocks(user) {
+            Some(path) => MemoryFile::open(&path, true).ok(),
+            // Of a node that noted nothing.
+            None => self.all_blocks(user).find_map(|path| MemoryFile::open(&path, true).ok()),
+        };
         let blocks = blocks.ok_or("their bytes are gone")?;
         length(blocks.len(), geometry.blocks_bytes())?;
         let touches =
@@ -121,6 +131,8 @@ impl KvFolders {
         let _ = fs::create_dir_all(&self.books);
         let make = || {
             let blocks = self.make_blocks(user, geometry.blocks_bytes())?;
+            // Before the books, by which the next node knows that there is something.
+            self.note_blocks(user, &blocks)?;
             fault_point::reach("kv-blocks-made");
             let touches = MemoryFile::create(&self.path(user, "touches"), geometry.touches_bytes())?;
             fault_point::reach("kv-touches-made");
@@ -134,14 +146,14 @@ impl KvFolders {
 
     fn make_blocks(&self, user: u32, bytes: u64) -> Result<MemoryFile, OsError> {
         let mut refusal = None;
-        for folder in &self.blocks {
-            let made = MemoryFile::create(&folder.join(format!("kv-{user}.blocks")), bytes);
+        for path in self.all_blocks(user) {
+            let made = MemoryFile::create(&path, bytes);
             match made.and_then(|file| file.allocate(0, bytes).map(|()| file)) {
                 Ok(file) => return Ok(file),
                 Err(error) => refusal = Some(error),
             }
             // What was made in part takes memory that the next folder may need.
-            let _ = fs::remove_file(folder.join(format!("kv-{user}.blocks")));
+            let _ = fs::remove_file(path);
         }
         Err(refusal.unwrap_or_else(|| OsError::Unsupported {
             operation: "keeping KV blocks",
@@ -160,14 +172,31 @@ impl KvFolders {
 
     /// The same, but for the list.
     pub(super) fn remove_files(&self, user: u32) {
-        let all = self.blocks.iter().map(|folder| folder.join(format!("kv-{user}.blocks")));
-        let others = ["books", "touches"].map(|what| self.path(user, what));
-        for path in all.chain(others) {
+        let noted = self.noted_blocks(user);
+        let others = ["books", "touches", NOTE].map(|what| self.path(user, what));
+        for path in self.all_blocks(user).chain(noted).chain(others) {
             // What is gone is what is wanted; what cannot be removed is found again at the next start.
             let _ = fs::remove_file(path);
         }
         // Only if nothing else lies there.
         let _ = fs::remove_dir(&self.books);
+    }
+
+    /// Where the blocks of a user may lie, in the best memory first.
+    fn all_blocks(&self, user: u32) -> impl Iterator<Item = PathBuf> {
+        self.blocks.iter().map(move |folder| folder.join(format!("kv-{user}.blocks")))
+    }
+
+    /// Where the blocks lie that the books are of, if that was noted.
+    fn noted_blocks(&self, user: u32) -> Option<PathBuf> {
+        let noted = fs::read(self.path(user, NOTE)).ok()?;
+        Some(PathBuf::from(OsString::from_vec(noted)))
+    }
+
+    fn note_blocks(&self, user: u32, blocks: &MemoryFile) -> Result<(), OsError> {
+        let (note, path) = (self.path(user, NOTE), blocks.path().unwrap_or(Path::new("")));
+        fs::write(&note, path.as_os_str().as_bytes())
+            .map_err(|error| OsError::system("noting where KV blocks lie", note.display().to_string(), error))
     }
 
     fn path(&self, user: u32, what: &str) -> PathBuf {
@@ -260,3 +289,6 @@ fn anonymous_blocks(bytes: u64) -> Result<MemoryFile, Refused> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;
