@@ -559,7 +559,7 @@ fn very_long_transfers_move_the_same_bytes_with_and_without_helpers() {
 #[test]
 fn memory_whose_file_is_cut_off_is_refused_and_the_server_lives() {
     const BYTES: usize = 4 << 20;
-    for (size, checked) in [(64usize, false), (1 << 20, false), (1 << 20, true)] {
+    for (size, checked) in [(64usize, false), (100_000, false), (1 << 20, false), (1 << 20, true)] {
         let mut file = MemoryFile::anonymous("cut", BYTES as u64, PageKind::Base4K).unwrap();
         let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
         let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();

@@ -15,6 +15,8 @@ use crate::error::OsError;
 static GUARDS: AtomicPtr<Guard> = AtomicPtr::new(ptr::null_mut());
 /// Held while a guard is taken: two mappings must not take the same one.
 static TAKING: Mutex<()> = Mutex::new(());
+/// How many guarded mappings of this process have lost their files.
+static LOSSES: AtomicUsize = AtomicUsize::new(0);
 /// What was done at SIGBUS before; the handler leaves to it what is not guarded.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -28,6 +30,16 @@ impl Loss {
     pub fn has_happened(self) -> bool {
         self.0.is_lost()
     }
+}
+
+/// How many guarded mappings of this process have lost their files. For whoever copies memory of which only the address is known: if it is
+/// another number after a copy than before, zeros may have been copied.
+#[must_use]
+pub fn losses() -> usize {
+    // Acquire: as in `is_lost`; pairs with the Release of `give_up`.
+    fence(Ordering::Acquire);
+    // Relaxed: the fence before it orders it behind the copy.
+    LOSSES.load(Ordering::Relaxed)
 }
 
 /// The range of a guarded mapping.
@@ -98,6 +110,8 @@ impl Guard {
         let bytes = self.bytes.load(Ordering::Relaxed);
         // Before the zeros are there: nobody may read one and find no mark.
         self.is_lost.store(true, Ordering::Release);
+        // Release: pairs with the fence of `losses`.
+        LOSSES.fetch_add(1, Ordering::Release);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the range belongs to a mapping of this process which a live slice keeps mapped: somebody touched it just
@@ -212,7 +226,9 @@ mod tests {
             let (_kept, whole) = guarded(8192);
             whole.write_at(5000, b"kept").unwrap();
             cut.resize(0).unwrap();
+            let before = super::losses();
             assert!(lost.read_at(5000, &mut [0; 4]).is_err());
+            assert!(super::losses() > before);
             let mut text = [0; 4];
             whole.read_at(5000, &mut text).unwrap();
             assert_eq!(&text, b"kept");

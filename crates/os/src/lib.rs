@@ -84,7 +84,7 @@ pub use coherence::{Coherence, FlushedSlice, LineMover};
 pub use direct_file::{DIRECT_BYTES, DirectBuffer, DirectFile, Transfer};
 pub use error::OsError;
 pub use filler::PageFiller;
-pub use guard::Loss;
+pub use guard::{Loss, losses};
 pub use mapping::{MapOptions, Mapping};
 pub use memory_file::{MemoryFile, PageKind, Seals};
 pub use numa::NumaNodes;

@@ -1,6 +1,7 @@
 //! Bytes of a socket under TLS.
 //!
-//! What is sent is copied, encrypted and written; what comes is decrypted and copied to its place. [`Secured::send`] answers for bytes only
+//! What is sent is copied, encrypted and written; what comes is decrypted and copied to its place. Memory whose file is cut off during the
+//! copy is an error, as it is of the system call that would have copied it. [`Secured::send`] answers for bytes only
 //! once all that was made of them has left: until then it wants the same call again, as a socket that is full does. What has come
 //! and has no place yet stays here, and the next call gets it without asking the socket, so nobody may sleep on the socket before
 //! [`Secured::receive`] has said that there is no more.
@@ -9,6 +10,7 @@ use super::channel::{append, scatter};
 use super::socket::{Wait, is_idle, receive_from, send_from};
 use super::tls::Tls;
 use crate::part::Part;
+use hinterland_os::losses;
 use rustls::{AlertDescription, Connection, Error};
 use std::io::{self, BufRead, IoSlice, Write};
 use std::os::fd::RawFd;
@@ -84,10 +86,15 @@ impl Secured {
     pub unsafe fn send(&mut self, socket: RawFd, parts: &[Part], wait: Wait) -> io::Result<usize> {
         if self.taken == 0 {
             self.plain.clear();
+            let before = losses();
             for part in parts {
                 let room = SENT_AT_ONCE_BYTES - self.plain.len();
                 // SAFETY: the caller vouches for the part.
                 unsafe { append(&mut self.plain, part.first(part.bytes().min(room))) };
+            }
+            if losses() != before {
+                // Zeros may have been copied. The kernel would have missed the pages.
+                return Err(io::Error::from_raw_os_error(libc::EFAULT));
             }
             self.session.writer().write_all(&self.plain)?;
             self.taken = self.plain.len();
