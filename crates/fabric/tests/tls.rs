@@ -68,6 +68,18 @@ fn sides_of_one_authority_come_together_and_others_are_told_why_not() {
 }
 
 #[test]
+fn a_node_that_is_full_says_so_also_before_tls_has_begun() {
+    let files = tls(&Authority::fresh().folder());
+    let service = Arc::new(MemoryService::new(Slice::copied(&[7; 1 << 20]), Rights::READ));
+    let options = ServerOptions { tls: files.clone(), connections_max: 1, ..ServerOptions::default() };
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), service, options).unwrap();
+    let endpoint = connect(server.address(), files.clone()).unwrap();
+    let error = connect(server.address(), files).err().unwrap();
+    assert!(error.is_full() && error.to_string().contains("1 connections open"), "{error}");
+    assert_eq!(read_some(&endpoint).unwrap(), vec![7; 5000]);
+}
+
+#[test]
 fn a_certificate_that_has_ended_is_refused_on_both_sides() {
     let authority = Authority::fresh();
     let ended = new_folder();

@@ -5,8 +5,8 @@ use super::socket::{Socket, Wait, is_idle, random_bytes};
 use super::tls::Tls;
 use crate::error::FabricError;
 use hinterland_proto::{
-    ClientHandshake, ClientIdentity, ClientStep, Established, PeerHello, Refusal, RefusalCode,
-    ServerHandshake, ServerIdentity, ServerStep,
+    ClientHandshake, ClientIdentity, ClientStep, Established, HandshakeError, PeerHello, Refusal,
+    RefusalCode, ServerHandshake, ServerIdentity, ServerStep,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -61,6 +61,9 @@ pub(super) fn greet(
 /// Why there is no connection. What TLS has to say of that says what to do, too.
 pub(super) fn not_connected(address: SocketAddr, error: &io::Error) -> FabricError {
     let (address, reason) = (address.to_string(), error.to_string());
+    if let Some(source) = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeError>()) {
+        return FabricError::Handshake { address, source: source.clone() };
+    }
     match error.kind() {
         io::ErrorKind::InvalidData => FabricError::Tls { address, reason },
         _ => FabricError::Connect { address, reason },

@@ -11,6 +11,7 @@ use super::socket::{Wait, is_idle, receive_from, send_from};
 use super::tls::Tls;
 use crate::part::Part;
 use hinterland_os::losses;
+use hinterland_proto::{HandshakeError, Refusal, RefusalCode};
 use rustls::{AlertDescription, Connection, Error};
 use std::io::{self, BufRead, IoSlice, Write};
 use std::os::fd::RawFd;
@@ -159,9 +160,19 @@ impl Secured {
         if let Err(error) = self.session.process_new_packets() {
             // The peer is told why, if it still listens.
             let _ = self.write(socket, Wait::Never);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, words(&error)));
+            return Err(self
+                .refusal()
+                .unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidData, words(&error))));
         }
         Ok(!is_end)
+    }
+
+    /// What a node says that has no place for one more connection: it does so without TLS, as it waits for no connection before.
+    fn refusal(&self) -> Option<io::Error> {
+        let is_first = matches!(self.session, Connection::Client(_)) && self.session.is_handshaking();
+        let refusal = is_first.then(|| Refusal::from_bytes(&self.came[..self.end])).flatten()?;
+        let is_full = refusal.code == RefusalCode::Full;
+        is_full.then(|| io::Error::new(io::ErrorKind::ConnectionRefused, HandshakeError::Refused(refusal)))
     }
 }
 

@@ -206,6 +206,12 @@ impl Refusal {
         encode(REFUSE, &body)
     }
 
+    /// The refusal that bytes of a peer begin with, if they do and all of it is there.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let message = Collector::default().take(bytes).1.ok()??;
+        (message.prefix.kind == REFUSE).then(|| Self::from_body(message.body()))
+    }
+
     pub(super) fn from_body(body: &[u8]) -> Self {
         match RefuseStart::read_from_prefix(body) {
             Ok((start, text)) => {
