@@ -1,7 +1,7 @@
 //! A write that its peer has given up while the node was stopped or starved: it must not be done on top of what was written since.
 #![allow(clippy::unwrap_used)]
 
-use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint};
+use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint, Tls};
 use hinterland_fabric::{Endpoint, FabricError, MemoryService, Service, Slice};
 use hinterland_proto::{PeerHello, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
@@ -10,7 +10,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+#[path = "certificates/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod certificates;
+
 const HANDLE: Handle = MemoryService::HANDLE;
+
+/// Where another file has these tests as a module of its own, they run under TLS.
+fn tls() -> Option<Tls> {
+    let made = || Tls::open(&certificates::Authority::fresh().folder()).unwrap();
+    module_path!().contains("::").then(made)
+}
 
 /// Memory of which the first access for writing is held up until somebody says so, as by a machine that has no time for its thread.
 struct HeldUp {
@@ -62,9 +72,11 @@ fn word_after(
     let memory = MemoryService::new(memory, Rights::ALL);
     let service = Arc::new(HeldUp { memory, held: Mutex::new(Some((came, goes_on))), closed });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, service.clone(), ServerOptions::default()).unwrap();
+    let tls = tls();
+    let options = ServerOptions { tls: tls.clone(), ..ServerOptions::default() };
+    let server = Server::start(listener, service.clone(), options).unwrap();
     let connect = |timeout| {
-        let options = ClientOptions { streams: 1, timeout, ..ClientOptions::default() };
+        let options = ClientOptions { streams: 1, timeout, tls: tls.clone(), ..ClientOptions::default() };
         TcpEndpoint::connect(server.address(), options).unwrap()
     };
     let first = connect(Duration::from_secs(2));

@@ -1,6 +1,8 @@
 //! Who is let in under TLS, what is seen on the wire, and all tests of reads, writes and calls over TCP once more under it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "late_write.rs"]
+mod late_write;
 /// All of it under TLS.
 #[path = "tcp.rs"]
 mod tcp;
