@@ -74,7 +74,10 @@ pub(super) fn not_connected(address: SocketAddr, error: &io::Error) -> FabricErr
 /// which the peer was told.
 pub(super) fn agree_on_tls(socket: &Socket, tls: Option<&Tls>, within: Duration) -> bool {
     let deadline = Instant::now() + within;
-    let Some(begins) = begins_with_tls(socket.descriptor(), deadline) else { return false };
+    let Some(begins) = begins_with_tls(socket.descriptor(), deadline) else {
+        refuse_slow(socket);
+        return false;
+    };
     match (begins, tls) {
         (false, None) => return true,
         (true, Some(tls)) => match socket.accept_tls(tls, deadline) {
@@ -109,8 +112,7 @@ pub(super) fn answer(
             Ok(0) => return None,
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let text = "the handshake took too long (hint: is the client a Hinterland program?)";
-                refuse(socket, &Refusal::new(RefusalCode::Slow, text).to_bytes());
+                refuse_slow(socket);
                 return None;
             }
             Err(_) => return None,
@@ -131,6 +133,12 @@ pub(super) fn answer(
             }
         }
     }
+}
+
+/// Tells a peer that it has said too little for too long.
+fn refuse_slow(socket: &Socket) {
+    let text = "the handshake took too long (hint: is the client a Hinterland program?)";
+    refuse(socket, &Refusal::new(RefusalCode::Slow, text).to_bytes());
 }
 
 /// Sends a refusal and gives the peer a moment to read it: closing with unread bytes would send a reset instead.

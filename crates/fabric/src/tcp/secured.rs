@@ -167,12 +167,12 @@ impl Secured {
         Ok(!is_end)
     }
 
-    /// What a node says that has no place for one more connection: it does so without TLS, as it waits for no connection before.
+    /// What a node says before TLS has begun: that it has no place for one more connection, or that nothing was said for too long.
     fn refusal(&self) -> Option<io::Error> {
         let is_first = matches!(self.session, Connection::Client(_)) && self.session.is_handshaking();
         let refusal = is_first.then(|| Refusal::from_bytes(&self.came[..self.end])).flatten()?;
-        let is_full = refusal.code == RefusalCode::Full;
-        is_full.then(|| io::Error::new(io::ErrorKind::ConnectionRefused, HandshakeError::Refused(refusal)))
+        let is_of_all = matches!(refusal.code, RefusalCode::Full | RefusalCode::Slow);
+        is_of_all.then(|| io::Error::new(io::ErrorKind::ConnectionRefused, HandshakeError::Refused(refusal)))
     }
 }
 
