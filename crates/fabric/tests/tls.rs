@@ -1,5 +1,9 @@
 //! Who is let in under TLS, what is seen on the wire, and all tests of reads, writes and calls over TCP once more under it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each of the other files makes certificates, as it is a test by itself"
+)]
 
 #[path = "late_write.rs"]
 mod late_write;
@@ -9,10 +13,12 @@ mod tcp;
 
 use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint, Tls};
 use hinterland_fabric::{Endpoint, FabricError, MemoryService, Slice};
+use hinterland_os::{MapOptions, MemoryFile, PageKind};
 use hinterland_types::{ByteRange, Rights};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tcp::certificates::{Authority, new_folder};
@@ -167,6 +173,51 @@ fn between(server: SocketAddr, spoilt: usize) -> (SocketAddr, Arc<Mutex<Vec<u8>>
         }
     });
     (address, seen)
+}
+
+/// Another request may be the first to miss the pages: from then on the memory is zeros, of which a slow peer must get none.
+#[test]
+fn a_slow_peer_gets_no_zeros_of_memory_that_is_cut_off_meanwhile() {
+    const BYTES: usize = 4 << 20;
+    let mut file = MemoryFile::anonymous("cut", BYTES as u64, PageKind::Base4K).unwrap();
+    let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
+    let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();
+    memory.fill(0, BYTES, 7).unwrap();
+    let service = Arc::new(MemoryService::new(Slice::from(memory.clone()), Rights::READ));
+    let files = tls(&Authority::fresh().folder());
+    let options =
+        ServerOptions { tls: files.clone(), buffer_bytes: Some(64 << 10), ..ServerOptions::default() };
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), service, options).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let ((stopped, stops), (go_on, goes_on)) = (channel(), channel());
+    let behind = server.address();
+    std::thread::spawn(move || {
+        let (client, server) = (listener.accept().unwrap().0, TcpStream::connect(behind).unwrap());
+        let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        // The handshakes, and the beginning of the answer.
+        std::io::copy(&mut (&server).take(100_000), &mut &client).unwrap();
+        // Until what lies between is full: else the answer itself may be the first to miss the pages.
+        std::thread::sleep(Duration::from_millis(300));
+        stopped.send(()).unwrap();
+        goes_on.recv().unwrap();
+        let _ = std::io::copy(&mut &server, &mut &client);
+        let _ = client.shutdown(std::net::Shutdown::Both);
+    });
+    let options =
+        ClientOptions { tls: files, streams: 1, chunk_bytes: BYTES as u32, ..ClientOptions::default() };
+    let endpoint = TcpEndpoint::connect(address, options).unwrap();
+    let read = std::thread::spawn(move || {
+        let run = ByteRange::new(0, BYTES as u64).unwrap();
+        endpoint.read(MemoryService::HANDLE, &[run], &mut vec![0; BYTES])
+    });
+    stops.recv().unwrap();
+    file.resize(0).unwrap();
+    assert!(memory.read_at(BYTES - 8, &mut [0; 8]).is_err());
+    go_on.send(()).unwrap();
+    let error = read.join().unwrap().expect_err("zeros came");
+    assert!(error.is_connection_lost(), "{error}");
 }
 
 #[test]

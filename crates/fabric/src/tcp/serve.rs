@@ -324,6 +324,10 @@ impl<'a> Stream<'a> {
             * u32::try_from(1 + bytes / BYTES_PER_STALL).unwrap_or(u32::MAX);
         let mut sent = 0;
         while sent < bytes {
+            // Another request may have been the first to miss the pages; then there are zeros in their place.
+            if self.slices.iter().any(Slice::is_lost) {
+                return Err(End::Broken);
+            }
             self.pieces.clear();
             skip_parts(&[Part::of(&self.head)], sent, &mut self.pieces);
             skip_parts(&self.parts, sent.saturating_sub(self.head.len()), &mut self.pieces);
