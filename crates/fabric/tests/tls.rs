@@ -15,6 +15,7 @@ use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint, 
 use hinterland_fabric::{Endpoint, FabricError, MemoryService, Slice};
 use hinterland_os::{MapOptions, MemoryFile, PageKind};
 use hinterland_types::{ByteRange, Rights};
+use rcgen::ExtendedKeyUsagePurpose;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -97,6 +98,24 @@ fn a_certificate_that_has_ended_is_refused_on_both_sides() {
     assert!(own.contains("this side's certificate has ended: make a new tls.crt"), "{own}");
     let others = refusal(&serve(tls(&ended)), tls(&authority.folder()));
     assert!(others.contains("the other side's certificate has ended"), "{others}");
+}
+
+/// As many authorities make them where nobody asks for more.
+#[test]
+fn a_certificate_for_one_side_alone_is_refused_with_what_it_lacks() {
+    let authority = Authority::fresh();
+    let folder_for = |purpose| {
+        let folder = new_folder();
+        let files = authority.files_for(2099, vec![purpose]);
+        files.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
+        folder
+    };
+    let of_servers = folder_for(ExtendedKeyUsagePurpose::ServerAuth);
+    let own = refusal(&serve(tls(&authority.folder())), tls(&of_servers));
+    assert!(own.contains("this side's certificate must be for clients and servers"), "{own}");
+    let of_clients = folder_for(ExtendedKeyUsagePurpose::ClientAuth);
+    let others = refusal(&serve(tls(&of_clients)), tls(&authority.folder()));
+    assert!(others.contains("the other side's certificate must be for clients and servers"), "{others}");
 }
 
 #[test]

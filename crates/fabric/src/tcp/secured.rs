@@ -199,6 +199,14 @@ fn words(error: &Error) -> String {
         Error::InvalidCertificate(
             rustls::CertificateError::NotValidYet | rustls::CertificateError::NotValidYetContext { .. },
         ) => "the other side's certificate is not valid yet, or a clock is wrong",
+        Error::AlertReceived(AlertDescription::UnsupportedCertificate) => {
+            "this side's certificate must be for clients and servers: make a tls.crt with both uses (clientAuth, serverAuth), or without any"
+        }
+        Error::InvalidCertificate(
+            rustls::CertificateError::InvalidPurpose | rustls::CertificateError::InvalidPurposeContext { .. },
+        ) => {
+            "the other side's certificate must be for clients and servers: it needs both uses (clientAuth, serverAuth), or none"
+        }
         _ => "docs/guides/tls.md says which files each side needs",
     };
     format!("TLS: {error} (hint: {hint})")

@@ -1,6 +1,9 @@
 //! Authorities and folders of certificates for tests.
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,10 +30,20 @@ impl Authority {
 
     /// The three files of one side, valid up to the end of a year.
     pub fn files(&self, last_year: i32) -> [(&'static str, String); 3] {
+        self.files_for(last_year, Vec::new())
+    }
+
+    /// The same for these purposes alone.
+    pub fn files_for(
+        &self,
+        last_year: i32,
+        purposes: Vec<ExtendedKeyUsagePurpose>,
+    ) -> [(&'static str, String); 3] {
         // No name of the servers of the tests: names are not compared.
         let mut params = CertificateParams::new(vec!["somebody.example".to_owned()]).unwrap();
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(last_year, 12, 31);
+        params.extended_key_usages = purposes;
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         [("ca.crt", self.certificate.clone()), ("tls.crt", certificate), ("tls.key", key.serialize_pem())]
