@@ -121,6 +121,11 @@ impl Slice {
         self.loss.is_some_and(Loss::has_happened)
     }
 
+    /// Whether its memory can be cut off.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.loss.is_some()
+    }
+
     /// Touches every page, so that [`is_lost`](Self::is_lost) tells of pages that only the kernel has missed.
     pub(crate) fn touch(&self) {
         if self.loss.is_some() {

@@ -197,13 +197,18 @@ fn between(server: SocketAddr, spoilt: usize) -> (SocketAddr, Arc<Mutex<Vec<u8>>
 /// Another request may be the first to miss the pages: from then on the memory is zeros, of which a slow peer must get none.
 #[test]
 fn a_slow_peer_gets_no_zeros_of_memory_that_is_cut_off_meanwhile() {
+    for files in [None, tls(&Authority::fresh().folder())] {
+        read_slowly_what_is_cut_off(files);
+    }
+}
+
+fn read_slowly_what_is_cut_off(files: Option<Tls>) {
     const BYTES: usize = 4 << 20;
     let mut file = MemoryFile::anonymous("cut", BYTES as u64, PageKind::Base4K).unwrap();
     let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
     let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();
     memory.fill(0, BYTES, 7).unwrap();
     let service = Arc::new(MemoryService::new(Slice::from(memory.clone()), Rights::READ));
-    let files = tls(&Authority::fresh().folder());
     let options =
         ServerOptions { tls: files.clone(), buffer_bytes: Some(64 << 10), ..ServerOptions::default() };
     let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), service, options).unwrap();

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// A slow peer gets the stall timeout once for every so many bytes of an answer.
 const BYTES_PER_STALL: usize = 1 << 20;
+/// Bytes of an answer that wait until all others have left: few, as they are copied.
+const HELD_BACK_BYTES: usize = 512;
 
 /// Why a stream ends.
 #[derive(Debug)]
@@ -322,9 +324,39 @@ impl<'a> Stream<'a> {
         let started = Instant::now();
         let patience = self.shared.options.stall_timeout
             * u32::try_from(1 + bytes / BYTES_PER_STALL).unwrap_or(u32::MAX);
+        let held = self.held_back();
+        self.send_part(bytes - held, started, patience)?;
+        if held > 0 {
+            let parts_bytes: usize = self.parts.iter().map(|part| part.bytes()).sum();
+            self.pieces.clear();
+            skip_parts(&self.parts, parts_bytes - held, &mut self.pieces);
+            self.head.clear();
+            self.parts.clear();
+            for piece in &self.pieces {
+                // SAFETY: `self.slices` keeps the memory behind the parts alive.
+                unsafe { append(&mut self.head, *piece) };
+            }
+            // What was there until now was there when it was sent: the peer gets the rest, or never all of it.
+            if self.slices.iter().any(Slice::is_lost) {
+                return Err(End::Broken);
+            }
+            self.send_part(held, started, patience)?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes of what is sent from where it lies wait until it is known that it was there. Another request may be the first to miss pages of
+    /// memory that was cut off, while the kernel, in the middle of sending, waits for a slow peer: then there are zeros in their place.
+    fn held_back(&self) -> usize {
+        let bytes: usize = self.parts.iter().map(|part| part.bytes()).sum();
+        if self.slices.iter().any(Slice::is_guarded) { bytes.min(HELD_BACK_BYTES) } else { 0 }
+    }
+
+    /// Sends the first `bytes` bytes of `head` and `parts`.
+    fn send_part(&mut self, bytes: usize, started: Instant, patience: Duration) -> Result<(), End> {
         let mut sent = 0;
         while sent < bytes {
-            // Another request may have been the first to miss the pages; then there are zeros in their place.
+            // As in `held_back`: there is no use in sending on.
             if self.slices.iter().any(Slice::is_lost) {
                 return Err(End::Broken);
             }
@@ -332,6 +364,12 @@ impl<'a> Stream<'a> {
             skip_parts(&[Part::of(&self.head)], sent, &mut self.pieces);
             skip_parts(&self.parts, sent.saturating_sub(self.head.len()), &mut self.pieces);
             self.pieces.truncate(super::PARTS_MAX);
+            let mut room = bytes - sent;
+            self.pieces.retain_mut(|piece| {
+                *piece = piece.first(room.min(piece.bytes()));
+                room -= piece.bytes();
+                piece.bytes() > 0
+            });
             // SAFETY: the head is ours; `self.slices` keeps the memory behind the parts alive.
             match unsafe { self.socket.send(&self.pieces, Wait::Sleep) } {
                 Ok(some) => sent += some,
