@@ -254,7 +254,6 @@ impl Core {
         }
     }
 
-    /// What went wrong, and what is wrong at this moment.
     /// A refusal for people, who know other nodes by their names.
     pub fn told(&self, refused: Refused) -> Refused {
         Refused { text: self.peers.roster().named(&refused.text), ..refused }
@@ -273,6 +272,7 @@ impl Core {
         }
     }
 
+    /// What went wrong, and what is wrong at this moment.
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.cache.problems();
         let low = space(&self.state).and_then(|space| low_space(&self.state, space.free_bytes));

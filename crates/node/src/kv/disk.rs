@@ -296,7 +296,10 @@ impl DiskTier {
 
     /// The same, also of a namespace that nobody has opened since the node started.
     pub(super) fn removed_of(&self, fingerprint: [u8; 32], key: &BlockKey) -> bool {
-        let mut state = self.lock();
+        self.remove(self.lock(), fingerprint, key)
+    }
+
+    fn remove(&self, mut state: MutexGuard<'_, State>, fingerprint: [u8; 32], key: &BlockKey) -> bool {
         let was_staged =
             state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
         let was_here = state.log.forget(&fingerprint, key) || was_staged;
@@ -310,10 +313,11 @@ impl DiskTier {
         was_here
     }
 
-    /// Removes the block of a key if it came from another node; whether it was here.
+    /// Removes the block of a key unless it is known to be one that was put here; whether it was here. Of what is not known to be here nobody can say: its bytes may
+    /// have been read before the log went round, or it is in a part that is still read.
     pub(super) fn removed_if_fetched(&self, fingerprint: [u8; 32], key: &BlockKey) -> bool {
-        let is_fetched = self.lock().is_fetched(&fingerprint, key);
-        is_fetched && self.removed_of(fingerprint, key)
+        let state = self.lock();
+        !state.is_own(&fingerprint, key) && self.remove(state, fingerprint, key)
     }
 
     /// All blocks of a namespace were removed.
@@ -461,11 +465,12 @@ impl State {
         staged.or_else(|| self.log.find(fingerprint, key).map(|place| place.bytes))
     }
 
-    fn is_fetched(&self, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
+    /// Whether the block of a key is here, and came from no other node.
+    fn is_own(&self, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
         // As above.
         let staged = self.staged_block(fingerprint, key).map(|staged| staged.record.is_fetched);
         let written = || self.log.find(fingerprint, key).map(|place| place.is_fetched);
-        staged.or_else(written).unwrap_or(false)
+        staged.or_else(written) == Some(false)
     }
 
     fn name(&self) -> &'static str {

@@ -133,12 +133,20 @@ impl World {
     }
 
     fn put_content(&self, number: u32, content: &[u8]) {
+        self.put_from(number, content, false);
+    }
+
+    /// The same, and whether it comes from another node.
+    fn put_from(&self, number: u32, content: &[u8], is_fetched: bool) {
         let bytes = content.len() as u64;
         let wish = Wish { namespace: self.namespace, key: key(number), bytes, parent: None };
         let reserved = self.store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
         let sum = self.store.view.write(offset, bytes, &[content]).unwrap().unwrap();
         self.store.lock().store.sum_of_written(1, slot, Some(sum)).unwrap();
+        if is_fetched {
+            self.store.lock().store.fetched(1, slot).unwrap();
+        }
         assert!(self.store.lock().store.publish(1, slot, &mut |_| false).unwrap());
     }
 
@@ -351,9 +359,35 @@ fn what_is_removed_while_the_disk_is_read_stays_away() {
 }
 
 #[test]
+fn a_fetched_block_that_is_removed_while_the_disk_is_not_known_stays_away() {
+    let world = World::new("fetched-unknown");
+    for number in 0..20 {
+        world.put_from(number, &content(number), number < 2);
+    }
+    world.settle();
+    let world = World::reading(world.stop(), true);
+    // Nobody can say yet what is there.
+    world.tier.removed_if_fetched(FINGERPRINT, &key(1));
+    world.trouble.holds.store(false, Ordering::Relaxed);
+    world.until(|status| status.state == "working");
+    assert!(!world.tier.removed_if_fetched(FINGERPRINT, &key(2)), "it was put here");
+    assert_eq!([0, 1, 2].map(|number| world.get(number)), [Some(content(0)), None, Some(content(2))]);
+    world.settle();
+    let world = world.restart();
+    assert_eq!([0, 1, 2].map(|number| world.get(number)), [Some(content(0)), None, Some(content(2))]);
+    world.end();
+}
+
+#[test]
 fn a_block_that_is_removed_while_it_is_read_stays_away_also_if_the_log_has_gone_round_meanwhile() {
+    for is_fetched in [false, true] {
+        stays_away_if_the_log_has_gone_round(is_fetched);
+    }
+}
+
+fn stays_away_if_the_log_has_gone_round(is_fetched: bool) {
     let world = World::new("read-late");
-    (0..20).for_each(|number| world.put(number));
+    (0..20).for_each(|number| world.put_from(number, &content(number), is_fetched));
     world.settle();
     std::thread::scope(|scope| {
         world.trouble.reads_late.store(true, Ordering::Relaxed);
@@ -370,7 +404,12 @@ fn a_block_that_is_removed_while_it_is_read_stays_away_also_if_the_log_has_gone_
             world.put(number);
             world.settle();
         }
-        assert!(!world.tier.removed(world.namespace.0, &key(3)), "the disk has it no more");
+        let was_here = if is_fetched {
+            world.tier.removed_if_fetched(FINGERPRINT, &key(3))
+        } else {
+            world.tier.removed(world.namespace.0, &key(3))
+        };
+        assert!(!was_here, "the disk has it no more");
         world.trouble.reads_late.store(false, Ordering::Relaxed);
         let [removed, _] = reader.join().unwrap();
         assert!(removed.is_none(), "who has removed it was answered");
