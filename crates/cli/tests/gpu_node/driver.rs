@@ -548,24 +548,32 @@ fn what_copies_of_instances_pass_through_is_bounded_for_all_of_a_session() {
     client.grant(0, LARGE);
     let address = client.welcome.window;
     send!(client, MapMemory { device: 0, flags: 0, address, bytes: LARGE });
-    // As much as one graph may copy to the program: 256 MiB.
-    let mut list = Vec::new();
-    for _ in 0..8 {
-        listed!(list, CopyOut { stream: 0, transfer: 0, address, bytes: LARGE }, CopyOut);
+    // Half of what one graph may copy to the program, and all of it: 256 MiB.
+    for (graph, copies) in [(1, 4), (2, 8)] {
+        let mut list = Vec::new();
+        for _ in 0..copies {
+            listed!(list, CopyOut { stream: 0, transfer: 0, address, bytes: LARGE }, CopyOut);
+        }
+        let bytes = list.len() as u64;
+        send!(client, Graph { graph, base: 0, stream: 0, flags: 0, bytes, sent: bytes });
+        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph }.put(body), &list);
     }
-    let bytes = list.len() as u64;
-    send!(client, Graph { graph: 1, base: 0, stream: 0, flags: 0, bytes, sent: bytes });
-    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
-    for exec in 1..=8 {
+    for exec in 1..=16 {
         send!(client, GraphInstantiate { exec, graph: 1, flags: 0 });
     }
     client.settle();
-    send!(client, GraphInstantiate { exec: 9, graph: 1, flags: 0 });
+    send!(client, GraphInstantiate { exec: 17, graph: 1, flags: 0 });
     let (fault, words) = client.next().unwrap();
     assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
     assert!(String::from_utf8_lossy(&words).contains("pass through"), "{}", String::from_utf8_lossy(&words));
     // One that ends leaves its memory to the next.
     send!(client, GraphExecDestroy { exec: 3 });
-    send!(client, GraphInstantiate { exec: 9, graph: 1, flags: 0 });
+    send!(client, GraphInstantiate { exec: 17, graph: 1, flags: 0 });
+    client.settle();
+    // Also to one that needs more than any of them.
+    for exec in [1, 2] {
+        send!(client, GraphExecDestroy { exec });
+    }
+    send!(client, GraphInstantiate { exec: 18, graph: 2, flags: 0 });
     client.settle();
 }

@@ -43,7 +43,7 @@ impl Region {
 #[derive(Debug)]
 pub struct Backing(u64);
 
-/// Memory of a device outside of the window, for the node's own use. It ends with the process.
+/// Memory of a device outside of the window, for the node's own use. What is not given back ends with the process.
 #[derive(Debug)]
 pub struct Scratch {
     /// Where it begins.
@@ -154,10 +154,21 @@ impl Lent {
     pub fn scratch(&self, bytes: u64) -> Result<Scratch, CallError> {
         self.enter()?;
         let mut address: Address = 0;
-        // SAFETY: the place is ours; the memory is never given back.
+        // SAFETY: the place is ours.
         let code = unsafe { (self.lender.driver.call.allocate)(&mut address, bytes as usize) };
         self.check("making memory of the node's own", code)?;
         Ok(Scratch { address, bytes })
+    }
+
+    /// Gives such memory back. No work that uses it is under way; the driver may wait for other work of the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end_scratch(&self, scratch: Scratch) -> Result<(), CallError> {
+        self.enter()?;
+        // SAFETY: it was made once, and the value is gone.
+        let code = unsafe { (self.lender.driver.call.free)(scratch.address) };
+        self.check("giving memory of the node's own back", code)
     }
 
     /// Makes pinned memory.

@@ -76,7 +76,7 @@ pub(super) struct Execs {
     execs: HashMap<u32, Exec>,
     /// Memory of instances that are gone, by device. Work may still use it, which whoever gets it next waits for.
     free: HashMap<u32, Vec<Own>>,
-    /// Bytes of all memory of instances, by device: it is given back when the session ends.
+    /// Bytes of all memory of instances, by device, also of what is free: it is given back when others need it, or the session ends.
     scratch_bytes: HashMap<u32, u64>,
 }
 
@@ -92,6 +92,15 @@ impl Execs {
         }
         let together = self.scratch_bytes.entry(device).or_default();
         let bytes = bytes.next_power_of_two();
+        // What is free is too small, each by itself. What work still uses stays.
+        while *together + bytes > SCRATCH_BYTES_MAX
+            && let Some(place) = free.iter().position(|own| lent.is_done(&own.last).unwrap_or(false))
+        {
+            let Own { scratch, last } = free.swap_remove(place);
+            *together -= scratch.bytes;
+            lent.end_event(last);
+            lent.end_scratch(scratch).map_err(failed)?;
+        }
         if *together + bytes > SCRATCH_BYTES_MAX {
             let words = format!(
                 "copies between device and program of all instances of graphs pass through {SCRATCH_BYTES_MAX} bytes at most (hint: end instances that are launched no more, or copy outside of graphs)"
@@ -319,22 +328,33 @@ impl CudaMachine {
         if let Some(own) = &known.own {
             lent.wait(self.stream(name)?, &own.last).map_err(failed)?;
         }
+        let outcome = self.launch_through((exec, graph), start, name, content, named);
+        // Also of a launch that went wrong half way: what is on the stream of it uses the memory.
+        let own = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
+        let record = |own: &Own| lent.record(&own.last, self.stream(name)?).map_err(failed);
+        outcome.and(own.map_or(Ok(()), record))
+    }
+
+    /// The same by an instance whose memory begins at `start`, if it has some, and is used by nothing else.
+    fn launch_through(
+        &mut self,
+        (exec, graph): (u32, &Graph),
+        start: Option<u64>,
+        name: u32,
+        content: &Content,
+        named: &mut usize,
+    ) -> Result<(), Failure> {
         if let (Some(start), false) = (start, content.bytes.is_empty()) {
             let bytes = content.bytes.len() as u64;
             self.copy_in(name, Rows::one(start, bytes), Body::Own(&content.bytes))?;
         }
         let known =
             self.execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
+        let lent = &self.devices[known.device as usize].lent;
         lent.launch_graph(&known.instance, self.stream(name)?).map_err(failed)?;
         self.done.launches += graph.launches();
-        if let Some(start) = start {
-            self.copies_out(graph, name, start + graph.needs().bytes, content, named)?;
-            let own = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
-            if let Some(own) = own {
-                lent.record(&own.last, self.stream(name)?).map_err(failed)?;
-            }
-        }
-        Ok(())
+        start
+            .map_or(Ok(()), |start| self.copies_out(graph, name, start + graph.needs().bytes, content, named))
     }
 
     /// Sends on what a launch has put into memory of the instance from `next` on.
