@@ -15,6 +15,10 @@ use hinterland_proto::gpu::command::{
 };
 use hinterland_proto::gpu::write_edits;
 
+mod named;
+
+use named::Named;
+
 use super::callback::is_caller;
 use super::context::Owner;
 use super::graph::Graph;
@@ -205,23 +209,6 @@ impl Does {
     /// The instance has no such node.
     pub(super) fn rank(&self, graph: u32, index: usize) -> Result<usize, Code> {
         self.nodes.rank(index).filter(|_| self.graph == graph).ok_or(INVALID_VALUE)
-    }
-}
-
-/// An instance of a part, as the node knows it.
-#[derive(Debug)]
-struct Named {
-    exec: u32,
-    /// The command that made it, by its count, the last that had it take a list, and the last that changed one of its commands, or made it.
-    made: u64,
-    listed: u64,
-    changed: u64,
-}
-
-impl Named {
-    /// The last command that says what it does: if one was refused, so is this.
-    fn last(&self) -> u64 {
-        self.listed.max(self.changed)
     }
 }
 
@@ -445,20 +432,12 @@ impl Session {
     fn instantiate_part(&self, part: &Part, flags: u64) -> Result<Named, Code> {
         let exec = self.instances.next_exec.fetch_add(1, Ordering::Relaxed);
         let listed = self.send(&GraphInstantiate { exec, graph: part.number, flags })?;
-        Ok(Named { exec, made: listed, listed, changed: listed })
+        Ok(Named::new(exec, listed))
     }
 
-    /// Whether the node has an instance by this name: one that it refused to make, or to change a command of, is none. One whose update it refused is launched no
-    /// more, and can be updated again.
+    /// Whether the node has an instance by this name, as far as its answers were read.
     fn has_exec(&self, named: &Named) -> bool {
-        let is_refused = |command| self.inbox.is_refused(command);
-        let Named { made, listed, changed, .. } = *named;
-        if !is_refused(named.last()) {
-            return true;
-        }
-        // What comes behind an update that was refused is refused and ends nothing; an update finds nothing behind a change that was refused.
-        let (update, before) = if changed > listed { (listed, made) } else { (listed, changed) };
-        is_refused(update) && !is_refused(before) && !is_refused(made)
+        named.is_there(|command| self.inbox.is_refused(command))
     }
 
     /// Makes an instance do what a graph does, from the next launch on. What is switched off stays so if the graph has as many nodes as it had, of the same
@@ -585,7 +564,7 @@ impl Session {
             let (word, body) = to.list.frame(*entry);
             // A list has fewer commands than that.
             let message = GraphChange { exec: named.exec, step: *entry as u32, word };
-            named.changed = self.send_with_tail(&message, body.len(), |tail| tail.put(0, body))?;
+            named.changed(self.send_with_tail(&message, body.len(), |tail| tail.put(0, body))?);
         }
         Ok(())
     }
@@ -600,7 +579,7 @@ impl Session {
         for entry in commands {
             let is_on = u32::from(!to.off.contains(&entry));
             // As above.
-            named.changed = self.send(&GraphSwitch { exec: named.exec, step: entry as u32, is_on })?;
+            named.changed(self.send(&GraphSwitch { exec: named.exec, step: entry as u32, is_on })?);
         }
         Ok(())
     }
@@ -611,14 +590,16 @@ impl Session {
         let mut names = Vec::new();
         for part in graph.parts() {
             names.push(match had.next() {
-                Some(named) => {
-                    let listed = self.send(&GraphUpdate { exec: named.exec, graph: part.number })?;
-                    Named { listed, ..named }
+                Some(mut named) => {
+                    let is_known = self.inbox.is_refused(named.last());
+                    named
+                        .updated(self.send(&GraphUpdate { exec: named.exec, graph: part.number })?, is_known);
+                    named
                 }
                 None => self.instantiate_part(part, flags)?,
             });
         }
-        had.try_for_each(|Named { exec, .. }| self.send(&GraphExecDestroy { exec }).map(drop))?;
+        had.try_for_each(|named| self.send(&GraphExecDestroy { exec: named.exec }).map(drop))?;
         Ok(names)
     }
 
