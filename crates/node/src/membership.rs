@@ -316,7 +316,11 @@ impl Membership {
         directory: &DirectoryLink,
         holdings: &Holdings,
     ) -> Result<(), Refused> {
-        let Some(objects) = self.left().next()? else { return Ok(()) };
+        let Some(copies) = self.left().next()? else { return Ok(()) };
+        // What was copied here anew meanwhile is in the directory, or on its way.
+        let is_here = |(object, epoch)| holdings.find(object).is_ok_and(|holding| holding.epoch() == epoch);
+        let objects: Vec<ObjectId> =
+            copies.into_iter().filter(|copy| is_here(*copy)).map(|(object, _)| object).collect();
         let adoption = self.adoption.of_a_member();
         let words = self.adopt(adoption, pace, directory, holdings, &objects);
         let words = words.map_err(|refused| self.tried_again(refused))?;
@@ -460,7 +464,9 @@ impl Membership {
                     self.drop_in_pace(pace, directory, holdings, half.object, half.epoch());
                 }
                 let adopted = self.adopt(adoption, pace, directory, holdings, &newer);
-                return adopted.inspect_err(|_| self.left().keep(newer));
+                let copy = |object| Some((object, holdings.find(object).ok()?.epoch()));
+                return adopted
+                    .inspect_err(|_| self.left().keep(newer.into_iter().filter_map(copy).collect()));
             }
             after = held[end - 1].object;
             told = end;

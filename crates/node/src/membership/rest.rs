@@ -2,7 +2,7 @@
 
 use super::BEATS_PER_LEASE;
 use crate::refused::Refused;
-use hinterland_types::ObjectId;
+use hinterland_types::{Epoch, ObjectId};
 
 /// Heartbeats between two lists at the most: each list is all that the node holds, and only people change why it is refused.
 const BEATS_MAX: u64 = 64;
@@ -37,19 +37,19 @@ impl Rest {
 /// What was not put into the directory again because something went wrong half way, and when that is tried again.
 #[derive(Debug, Default)]
 pub struct Left {
-    objects: Vec<ObjectId>,
+    copies: Vec<(ObjectId, Epoch)>,
     rest: Rest,
 }
 
 impl Left {
-    /// These may be left: those that are in the directory by now are taken as they are.
-    pub fn keep(&mut self, objects: Vec<ObjectId>) {
-        self.objects = objects;
+    /// These copies may be left: those that are in the directory by now are taken as they are.
+    pub fn keep(&mut self, copies: Vec<(ObjectId, Epoch)>) {
+        self.copies = copies;
     }
 
     /// Whether nothing is.
     pub const fn is_none(&self) -> bool {
-        self.objects.is_empty()
+        self.copies.is_empty()
     }
 
     /// It went wrong, for this reason, which it gives back.
@@ -62,10 +62,10 @@ impl Left {
     ///
     /// # Errors
     /// Why it went wrong, for a heartbeat that tries nothing.
-    pub fn next(&mut self) -> Result<Option<Vec<ObjectId>>, Refused> {
+    pub fn next(&mut self) -> Result<Option<Vec<(ObjectId, Epoch)>>, Refused> {
         if self.is_none() {
             return Ok(None);
         }
-        self.rest.pass().map_or_else(|| Ok(Some(self.objects.clone())), Err)
+        self.rest.pass().map_or_else(|| Ok(Some(self.copies.clone())), Err)
     }
 }

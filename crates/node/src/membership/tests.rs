@@ -542,6 +542,31 @@ fn what_is_not_adopted_because_a_disk_takes_nothing_is_adopted_as_soon_as_it_doe
     assert_eq!(disk.adoptions.load(Ordering::SeqCst), adoptions, "nothing is left");
 }
 
+#[test]
+fn what_is_copied_here_anew_while_the_rest_waits_to_be_adopted_is_left_alone() {
+    let (disk, mut member) = joined("anew");
+    member.membership.adoption = Adoption::Newer;
+    let region = ObjectName::parse("region").unwrap();
+    member.holdings.create_region(ObjectId(1000), Epoch(1000), region, 4096).unwrap();
+    let old = disk.state.lock().unwrap().0.clone();
+    let object = member.put("file");
+    disk.state.lock().unwrap().0 = old;
+    member.is_lost(&disk);
+    let folder = rescued(&member.folder.0.join("state"));
+    fs::write(&folder, "").unwrap();
+    member.try_beat().unwrap_err();
+    // The copy was taken away since, and the next one is on its way.
+    member.holdings.drop_object(object);
+    let copy = member
+        .holdings
+        .create(object, Epoch(2000), ObjectName::parse("file").unwrap(), 4096, [1; 16])
+        .unwrap();
+    fs::remove_file(&folder).unwrap();
+    assert!((0..64).any(|_| member.try_beat().is_ok()), "it is never tried again");
+    assert!(copy.is_writing() && member.holdings.find(object).is_ok_and(|here| Arc::ptr_eq(&here, &copy)));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the region alone");
+}
+
 /// Says, in the life of another machine, until when the lease is believed.
 const LEASE_UNTIL: &str = "LEASE_UNTIL_MS";
 
