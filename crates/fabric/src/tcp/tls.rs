@@ -141,7 +141,8 @@ fn stamps(folder: &Path) -> Option<Stamps> {
 }
 
 fn read(folder: &Path) -> Result<Configs, TlsError> {
-    const FILES: &str = "it holds ca.crt, tls.crt and tls.key in PEM, as docs/guides/tls.md makes them";
+    const FILES: &str =
+        "the folder needs ca.crt, tls.crt and tls.key in PEM, as docs/guides/tls.md makes them";
     let failed = |name: &str, reason: &dyn Display, hint: &'static str| TlsError {
         folder: folder.to_owned(),
         reason: format!("{name}: {reason}"),
