@@ -351,6 +351,23 @@ fn adding(address: u64, value: u32) -> Vec<u8> {
     body
 }
 
+/// An instance, of number 1, of a list of stream 20 that adds 1, 10 and 100 to the word at an address.
+fn instance_of_three(client: &mut Client, address: u64) {
+    send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
+    let mut list = Vec::new();
+    for value in [1, 10, 100] {
+        let body = adding(address, value);
+        list.extend((body.len() as u32).to_le_bytes());
+        list.extend(Launch::WORD.to_le_bytes());
+        list.extend(&body);
+        list.resize(list.len().next_multiple_of(8), 0);
+    }
+    let bytes = list.len() as u64;
+    send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+}
+
 #[test]
 fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is() {
     // There is one instance and no second; nodes cannot be switched, and instances are made anew, 16 at most; both can be.
@@ -361,19 +378,7 @@ fn nodes_of_an_instance_are_switched_and_changed_in_the_instance_that_there_is()
         std::fs::remove_file(&driver).unwrap();
         let address = client.map(1);
         name_add(&mut client);
-        send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
-        let mut list = Vec::new();
-        for value in [1, 10, 100] {
-            let body = adding(address, value);
-            list.extend((body.len() as u32).to_le_bytes());
-            list.extend(Launch::WORD.to_le_bytes());
-            list.extend(&body);
-            list.resize(list.len().next_multiple_of(8), 0);
-        }
-        let bytes = list.len() as u64;
-        send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
-        client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
-        send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+        instance_of_three(&mut client, address);
         let mut transfer = 0;
         let mut added = |client: &mut Client| {
             transfer += 1;
@@ -419,19 +424,7 @@ fn nodes_that_were_switched_in_vain_are_switched_back() {
     std::fs::remove_file(&driver).unwrap();
     let address = client.map(1);
     name_add(&mut client);
-    send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
-    let mut list = Vec::new();
-    for value in [1, 10, 100] {
-        let body = adding(address, value);
-        list.extend((body.len() as u32).to_le_bytes());
-        list.extend(Launch::WORD.to_le_bytes());
-        list.extend(&body);
-        list.resize(list.len().next_multiple_of(8), 0);
-    }
-    let bytes = list.len() as u64;
-    send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
-    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
-    send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    instance_of_three(&mut client, address);
     let copy = CopyIn { stream: 20, flags: 0, address };
     client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[0; 4]);
     // The first is switched and the second is not, and there is no other instance.

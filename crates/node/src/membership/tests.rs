@@ -208,6 +208,21 @@ impl Member {
         disk.ask(&Command::Leave { node, incarnation, departure: Departure::ComesBack }).unwrap();
     }
 
+    /// It has a file and a region that the directory has lost, and a file is in the way of the folder that regions are saved in: what was put
+    /// is taken in all the same. The object, and the path.
+    fn adopts_in_part(&mut self, disk: &SlowDisk) -> (ObjectId, PathBuf) {
+        self.membership.adoption = Adoption::Newer;
+        let region = ObjectName::parse("region").unwrap();
+        self.holdings.create_region(ObjectId(1000), Epoch(1000), region, 4096).unwrap();
+        let old = disk.state.lock().unwrap().0.clone();
+        let object = self.put("file");
+        disk.state.lock().unwrap().0 = old;
+        self.is_lost(disk);
+        let folder = rescued(&self.folder.0.join("state"));
+        fs::write(&folder, "").unwrap();
+        (object, folder)
+    }
+
     fn region(&self, disk: &SlowDisk, name: &str) {
         let name = ObjectName::parse(name).unwrap();
         let (size, local) = (4096, self.membership.node);
@@ -508,16 +523,7 @@ fn names_that_went_back_are_said_also_where_they_were_not_heard_to_the_end_at_fi
 #[test]
 fn what_is_not_adopted_because_a_disk_takes_nothing_is_adopted_as_soon_as_it_does() {
     let (disk, mut member) = joined("again");
-    member.membership.adoption = Adoption::Newer;
-    // Regions are saved, for which a file is in the way of the folder; what was put is taken in all the same.
-    let region = ObjectName::parse("region").unwrap();
-    member.holdings.create_region(ObjectId(1000), Epoch(1000), region, 4096).unwrap();
-    let old = disk.state.lock().unwrap().0.clone();
-    let object = member.put("file");
-    disk.state.lock().unwrap().0 = old;
-    member.is_lost(&disk);
-    let folder = rescued(&member.folder.0.join("state"));
-    fs::write(&folder, "").unwrap();
+    let (object, folder) = member.adopts_in_part(&disk);
     let refused = member.try_beat().unwrap_err();
     assert!(
         refused.text.starts_with("the directory does not have all again")
@@ -545,15 +551,7 @@ fn what_is_not_adopted_because_a_disk_takes_nothing_is_adopted_as_soon_as_it_doe
 #[test]
 fn what_is_copied_here_anew_while_the_rest_waits_to_be_adopted_is_left_alone() {
     let (disk, mut member) = joined("anew");
-    member.membership.adoption = Adoption::Newer;
-    let region = ObjectName::parse("region").unwrap();
-    member.holdings.create_region(ObjectId(1000), Epoch(1000), region, 4096).unwrap();
-    let old = disk.state.lock().unwrap().0.clone();
-    let object = member.put("file");
-    disk.state.lock().unwrap().0 = old;
-    member.is_lost(&disk);
-    let folder = rescued(&member.folder.0.join("state"));
-    fs::write(&folder, "").unwrap();
+    let (object, folder) = member.adopts_in_part(&disk);
     member.try_beat().unwrap_err();
     // The copy was taken away since, and the next one is on its way.
     member.holdings.drop_object(object);
