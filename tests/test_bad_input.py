@@ -543,7 +543,7 @@ def test_a_key_file_that_all_can_read_is_warned_of_and_one_that_is_none_is_told(
     key.write_text("5a" * 32)
     key.chmod(0o644)
     node = start_node("keyed", options=["--key", key])
-    warning = f"all users of this host can read the pool's key in {key}"
+    warning = f"all users of this host can read the key in {key}"
     assert node.words().count(warning) == 1 and f"chmod 600 {key}" in node.words()
     environment = {**os.environ, "HINTERLAND_KEY_FILE": str(key)}
     assert node.run("ls", env=environment).stderr.count(warning) == 1

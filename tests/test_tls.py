@@ -91,7 +91,10 @@ def test_who_has_no_certificate_of_the_authority_is_refused_and_told_why(binary,
     put = ["put", folder / "model", "--name", "model", "--rack", "b"]
     refused = run(binary, folder, "a", *put, check=False)
     assert refused.returncode != 0 and "HINTERLAND_TLS" in refused.stderr, refused.stderr
-    run(binary, folder, "a", *put, tls=ours / "a")
+    (ours / "a/tls.key").chmod(0o644)
+    warned = run(binary, folder, "a", *put, tls=ours / "a").stderr
+    assert "all users of this host can read the key in" in warned and "chmod 600" in warned, warned
+    (ours / "a/tls.key").chmod(0o600)
     run(binary, folder, "a", "get", "model", folder / "copy", tls=ours / "a")
     assert (folder / "copy").read_bytes() == (folder / "model").read_bytes()
     # Mapped through the own node's cache, for which the program needs no certificate.

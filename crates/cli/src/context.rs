@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::service;
+use hinterland_fabric::tcp::Tls;
 use hinterland_os::notice::Notice;
 use hinterland_pool::{Patience, Pool, RingChoice, Silence};
 use std::fmt::Display;
@@ -94,10 +95,13 @@ impl Context {
         if let Some(path) = std::env::var_os("HINTERLAND_KEY_FILE").filter(|path| !path.is_empty()) {
             self.warn_of_key(Path::new(&path));
         }
+        if let Some(folder) = std::env::var_os("HINTERLAND_TLS").filter(|folder| !folder.is_empty()) {
+            self.warn_of_key(&Tls::key_file(Path::new(&folder)));
+        }
         Ok(Pool::connect_patiently(Some(&self.socket()), patience)?)
     }
 
-    /// Says, once, that others can read the file with the pool's key.
+    /// Says, once, that others can read the file with the pool's key, or with that of the own certificate.
     pub fn warn_of_key(&self, path: &Path) {
         const OTHERS_READ: u32 = 0o004;
         static IS_SAID: AtomicBool = AtomicBool::new(false);
@@ -106,7 +110,7 @@ impl Context {
         // Relaxed: a flag that orders nothing.
         if is_open && !IS_SAID.swap(true, Ordering::Relaxed) {
             self.output.warn(format_args!(
-                "all users of this host can read the pool's key in {path}, and so use the pool (hint: chmod 600 {path})",
+                "all users of this host can read the key in {path}, and so use the pool (hint: chmod 600 {path})",
                 path = path.display()
             ));
         }

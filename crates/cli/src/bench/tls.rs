@@ -1,6 +1,7 @@
 //! `tls`: reads of another node's memory under mutual TLS, beside the same reads over plain TCP.
 
 use super::case::Case;
+use super::ground::Ground;
 use super::report::{Better, Row};
 use super::{Bench, Setting};
 use crate::failure::Failure;
@@ -39,27 +40,9 @@ impl Bench for UnderTls {
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
-        let folder = tempfile_folder()?;
-        let result = made(&folder.0).and_then(|tls| rows(setting, tls, &folder.0));
-        drop(folder);
-        result
+        let ground = Ground::new(setting, 0)?;
+        rows(setting, made(ground.folder())?, ground.folder())
     }
-}
-
-/// A folder that goes when this is dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left is in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn tempfile_folder() -> Result<Folder, Failure> {
-    let folder = std::env::temp_dir().join(format!("hinterland-bench-tls-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(|error| Failure::file("making", &folder, &error))?;
-    Ok(Folder(folder))
 }
 
 /// The certificates.
